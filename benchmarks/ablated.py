@@ -50,22 +50,19 @@ def idle_work() -> None:
 
 def ready_pages() -> None:
     """Copies of an accelerator's cells go to pages that nobody has touched."""
-    from umaserve.engine.cells import copies
+    from umaserve.engine.prefixes import copies
 
     copies.room_for = lambda loaded: copies.own_pages
 
 
 def one_state() -> None:
     """All states that wait to be saved are copied between the same two ticks."""
-    from umaserve.engine.cells.prefixes import Prefixes
+    from umaserve.engine.prefixes.prefixes import Prefixes
 
     step = Prefixes.step
 
     def all_states(self: Prefixes, at_once: bool, may_save: bool) -> list[int]:
-        if self._checkpoints is not None:
-            for slot in self._checkpoints.reached():
-                if slot in self._domains and not self._table.isolate[slot]:
-                    self._save_checkpoint(slot)
+        self._saver.save_checkpoints(self._awaited, at_once=True)
         return step(self, at_once, may_save)
 
     Prefixes.step = all_states  # type: ignore[method-assign]

@@ -57,12 +57,6 @@ def whole(result: Result, around: Around) -> Table:
     return HEAD[1:], [line[1:] for line in _lines("", result, around)]
 
 
-def page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: the results of all models."""
-    labels = {name: name.partition("-")[2] for name in results}
-    return HEAD, [line for n, r in results.items() for line in lines(labels[n], r, show)]
-
-
 def _lines(label: str, result: Result, around: Around) -> list[list[str]]:
     rows = []
     for trace, found in result["traces"].items():
@@ -85,16 +79,6 @@ def _sides(found: Result, key: str, around: Around) -> list[str]:
     return [around(figures.get(side)) for side in (OURS, THEIRS)]
 
 
-def full_page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: a full cache beside an empty one; times beside a load alone."""
-    rows = []
-    for name, result in results.items():
-        label = name.partition("-")[2]
-        lines = _full(label, result, lambda spread: show(spread["median"] if spread else None))
-        rows += [line for line in lines if line[2].startswith(_FULL_FIGURES)]
-    return FULL_HEAD, rows
-
-
 def full_whole(result: Result, around: Around) -> Table:
     """The same with all spreads, of one result."""
     return FULL_HEAD[1:], [line[1:] for line in _full("", result, around)]
@@ -108,15 +92,6 @@ def _full(label: str, result: Result, around: Around) -> list[list[str]]:
         for load, figures in result["loads"].items()
         for figure, found in figures.items()
     ]  # fmt: skip
-
-
-def working_page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: a working set twice the cells, at once beside in batches."""
-    rows = []
-    for name, result in results.items():
-        label = name.partition("-")[2]
-        rows += _working(label, result, lambda spread: show(spread["median"] if spread else None))
-    return WORKING_HEAD, rows
 
 
 def working_whole(result: Result, around: Around) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.names import OURS, THEIRS
@@ -47,15 +47,6 @@ def command(name: str, result: Result) -> str:
     more += f' --flags "{result["flags"]}"' if result["flags"] else ""
     words = f"{sizes} --rounds {result['rounds']}{more} --name {name}"
     return f"python -m benchmarks.drafts --model {result['model'].split()[0]} {words}"
-
-
-def page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: medians of the results of all models."""
-    rows = []
-    for name, result in results.items():
-        label = name.partition("-")[2]
-        rows += _lines(label, result, lambda spread: show(spread["median"] if spread else None))
-    return HEAD, rows
 
 
 def whole(result: Result, around: Around) -> Table:

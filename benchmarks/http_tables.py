@@ -62,33 +62,3 @@ def memory(result: Result, show: Show) -> Table:
     return ["requests", *(f"{name}, MiB" for name in names)], rows
 
 
-def cost_lines(r: Result, show: Show) -> list[list[str]]:
-    """For the page."""
-    rows, rates = [], r.get("rates")
-    if rates:
-        title = f"tokens/s of {rates['streams']} streams of {rates['model'].split()[0]} over HTTP"
-        ours = show(rates["tokens_per_s"][HTTP]["median"])
-        for name, over in rates["http_over"].items():
-            theirs = show(rates["tokens_per_s"][name]["median"])
-            rows.append([title, ours, f"{name}: {theirs}", show(over["median"])])
-    first = r.get("first_token")
-    if first:
-        for name, more in first["more_ms"].items():
-            title = f"first token of {_engine(first)} over {name}, ms"
-            socket = show(first["ms"][SOCKET]["median"])
-            beside = f"socket: {socket}; {show(more['median'])} more"
-            rows.append([title, show(first["ms"][name]["median"]), beside, "-"])
-    return rows
-
-
-def memory_lines(r: Result, show: Show) -> list[list[str]]:
-    """For the page."""
-    half, rows = len(r["looks"]) // 2, []
-    for name, grown in r["grew_mib"].items():
-        title = f"memory of the {name} over the last half of {r['requests']} requests, MiB"
-        most, before = (
-            max(look[name] for look in part) for part in (r["looks"][half:], r["looks"][:half])
-        )
-        beside = f"the first half: {show(before)}; {show(grown)} more"
-        rows.append([title, show(most), beside, show(most / before)])
-    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 Result = dict[str, Any]
@@ -32,39 +32,6 @@ def lines(label: str, result: Result, show: Show) -> list[list[str]]:
 def whole(result: Result, show: Show, around: Around) -> Table:
     """The same with all spreads, of one result."""
     return HEAD[1:], [line[1:] for line in _lines("", result, show, around)]
-
-
-def page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: all models, with fewest and most cells, a column for each type of K.
-
-    Then the bundled model's perplexity, where it was measured beside them.
-    """
-    kinds = list(dict.fromkeys(_of_k(row) for r in results.values() for row in r["rows"]))
-    out = []
-    for name, result in results.items():
-        label = name.partition("-")[2]
-        for cells in sorted({min(result["cells"]), max(result["cells"])}):
-            for pack in dict.fromkeys(row["kv_pack"] for row in result["rows"]):
-                rows = {
-                    _of_k(row): row for row in result["rows"]
-                    if (row["cells"], row["kv_pack"]) == (cells, pack)
-                }  # fmt: skip
-                first = show(rows[kinds[0]]["tokens_per_s"]["median"])
-                over = [rows[kind]["over_first"] if kind in rows else None for kind in kinds]
-                shown = [show(each["median"] if each else None) for each in over]
-                out.append([label, str(cells), pack, f"{first} tokens/s", *shown])
-        for pack in dict.fromkeys(row["kv_pack"] for row in result.get("perplexity", ())):
-            found = {_of_k(row): row for row in result["perplexity"] if row["kv_pack"] == pack}
-            over = [found[kind]["over_first"] if kind in found else None for kind in kinds]
-            shown = ["-" if each is None else f"{each:.4f}" for each in over]
-            first = f"perplexity {found[kinds[0]]['perplexity']:.4f}"
-            out.append([label, str(result["perplexity_tokens"]), pack, first, *shown])
-    first = kinds[0] if kinds else "first"
-    return [*HEAD[:3], first, *(f"{kind} / {first}" for kind in kinds)], out
-
-
-def _of_k(row: dict[str, Any]) -> str:
-    return str(row["kv_type"]).partition(":")[0]
 
 
 def _lines(label: str, result: Result, show: Show, around: Around) -> list[list[str]]:

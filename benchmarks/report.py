@@ -1,9 +1,9 @@
-"""Tables of ``docs/BENCHMARKS*.md`` from ``benchmarks/results``: ``python -m benchmarks.report``.
+"""Tables of ``docs/BENCHMARKS.md`` from ``benchmarks/results``: ``python -m benchmarks.report``.
 
 ``benchmarks/results/TABLES.md`` gets each result as a whole; ``--tables`` writes this file alone.
-The pages get medians (`benchmarks.page_tables`).  What stands between ``<!-- figures: NAME -->``
-and ``<!-- end -->`` is written anew; the rest of a page is left alone.  ``--check`` writes
-nothing and fails where a page and the results differ.
+The page has promises and limits alone.  What stands between ``<!-- figures: NAME -->`` and
+``<!-- end -->`` is written anew; the rest of the page is left alone.  ``--check`` writes nothing
+and fails where the page and the results differ.
 """
 
 # Long: one short function for each table of the report.
@@ -23,7 +23,6 @@ from benchmarks import (
     draft_tables,
     http_tables,
     kv_tables,
-    page_tables,
     restart_tables,
     scheduler_tables,
 )
@@ -401,35 +400,9 @@ def command(name: str, result: Result) -> str:
     return block(kind if shared else name, {name: result}).split("`")[1]
 
 
-def run_line(name: str, result: Result) -> str:
-    """The command of a result, its day, device, commit, rounds and part of the full length."""
-    m = result["machine"]
-    day = m["date"].split()[0]
-    device = m["accelerator"] or m["cpu"]
-    where = re.sub(r"NVIDIA |\(R\)| Processor| \d+GB \w+", "", device)
-    where += f", {m['backend']}" if m["accelerator"] else f", {m['cores']} cores"
-    commit = f", {m['commit']}" if m.get("commit") else ""
-    rounds = ""
-    if name.split("-", 1)[0] in scheduler_tables.KINDS:
-        rounds = f", {result['rounds']} x {result['scale']:g}"
-    return f"- `{command(name, result)}`: {day}, {where}{commit}{rounds}\n"
-
-
-def page_block(name: str, results: dict[str, Result]) -> str:
-    """The generated text of a block of the page: the runs, then their medians side by side."""
-    if name not in page_tables.WRITERS:
-        return block(name, results)
-    kinds = page_tables.kinds(name)
-    found = {n: r for n, r in results.items() if n.split("-", 1)[0] in kinds}
-    if not found:
-        return "Not measured yet.\n"
-    runs = "".join(run_line(n, r) for n, r in found.items())
-    return runs + "\n" + table(*page_tables.WRITERS[name](found, number))
-
-
 def fill(page: str, results: dict[str, Result]) -> str:
     """The page with every block written anew."""
-    return _BLOCK.sub(lambda m: f"{m[1]}{page_block(m[2], results)}{m[3]}", page)
+    return _BLOCK.sub(lambda m: f"{m[1]}{block(m[2], results)}{m[3]}", page)
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, Result]:
@@ -437,10 +410,9 @@ def read_results(folder: Path = RESULTS) -> dict[str, Result]:
 
 
 def all_tables(results: dict[str, Result]) -> str:
-    """Every block there is a result for, one after another."""
-    names = ["targets", *(n for n in results if n.split("-", 1)[0] in WRITERS)]
-    kinds = [k for k in scheduler_tables.KINDS if scheduler_tables.of_kind(k, results)]
-    names += ["scheduler", *kinds] if kinds else []
+    """Every result there is, one after another; promises and limits are on the page alone."""
+    names = [n for n in results if n.split("-", 1)[0] in WRITERS]
+    names += [k for k in scheduler_tables.KINDS if scheduler_tables.of_kind(k, results)]
     names += ["bmt"] if scheduler_tables.of_kind("bmt", results) else []
     return "\n".join(f"## {name}\n\n{block(name, results)}" for name in names)
 

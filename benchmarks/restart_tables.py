@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 Result = dict[str, Any]
@@ -24,14 +24,6 @@ def command(name: str, result: Result) -> str:
 
 def line(label: str, result: Result, around: Around) -> list[str]:
     return [label, str(result["tokens"]), *(around(result[key]) for key in _KEYS)]
-
-
-def page(results: Mapping[str, Result], show: Show) -> Table:
-    """For the page: medians of all models."""
-    return HEAD, [
-        line(name.partition("-")[2], result, lambda found: show(found["median"]))
-        for name, result in results.items()
-    ]
 
 
 def whole(result: Result, around: Around) -> Table:

@@ -147,7 +147,7 @@ class Result(NamedTuple):
 
 @njit(**INNER)
 def _turn(world, program):
-    """The next turn of a program, as `umaserve.server.requests.turns` deals them."""
+    """The next turn of a program, as `umaserve.server.requests.queue.turns` deals them."""
     state, last = world.state, world.seqs[1]
     for s in range(state.state.shape[0]):
         if state.state[s] != FREE and state.program[s] == program:

@@ -121,10 +121,10 @@ def test_the_table_of_a_full_cache() -> None:
     found = {"full": spread([2.0]), "empty": spread([4.0]), "full_over_empty": spread([0.5])}
     kept = {"full": spread([9.0]), "empty": spread([0.0])}
     result = {"kept": kept, "loads": {"storm": {"p95_ms@2": found}}}
-    head, rows = cache_tables.full_page({"full_cache-demo": result}, report.number)
+    head, rows = cache_tables.full_whole(result, report.around)
     assert rows == [
-        ["demo", "before them", "tokens kept", "9", "0", "-"],
-        ["demo", "storm", "p95_ms@2", "2", "4", "0.5"],
+        ["before them", "tokens kept", "9", "0", "-"],
+        ["storm", "p95_ms@2", "2", "4", "0.5"],
     ]
     assert all(len(head) == len(row) for row in rows)
 
@@ -136,8 +136,8 @@ def test_the_table_of_a_working_set() -> None:
         "answer": 64, "ways": {"at once": figures, "in batches": figures},
         "at_once_over_in_batches": spread([1.0]),
     }  # fmt: skip
-    head, rows = cache_tables.working_page({"working_set-demo": result}, report.number)
-    assert rows == [["demo", "8", "2 x (64 + 64)", "1024", "30", "30", "1", "2", "2"]]
+    head, rows = cache_tables.working_whole(result, report.around)
+    assert rows == [["8", "2 x (64 + 64)", "1024", "30", "30", "1", "2", "2"]]
     assert len(head) == len(rows[0])
     line = cache_tables.working_command("working_set-demo", result)
     assert line.endswith("--prompt 64 --answer 64 --rounds 1 --name working_set-demo")
@@ -173,8 +173,8 @@ def test_the_table_of_restarts() -> None:
     figures = {"cold_ms": 900.0, "restart_ms": 90.0, "ratio": 0.1, "cached": 64, "disk_mb": 1.5}
     result: dict[str, Any] = {key: spread([value]) for key, value in figures.items()}
     result |= {"model": "demo q8_0", "tokens": 64, "rounds": 2, "flags": "--threads 1"}
-    head, rows = restart_tables.page({"restart-demo": result}, report.number)
-    assert rows == [["demo", "64", "900", "90", "0.1", "64", "1.5"]] and len(head) == len(rows[0])
+    head, rows = restart_tables.whole(result, report.around)
+    assert rows == [["64", "900", "90", "0.1", "64", "1.5"]] and len(head) == len(rows[0])
     line = restart_tables.command("restart-demo", result)
     assert line == (
         "python -m benchmarks.restart --model demo --tokens 64 --rounds 2 "
@@ -196,14 +196,14 @@ def test_the_table_of_kv_types() -> None:
     other = {**first, "kv_type": "q8:f16", "over_first": spread([2.0])}
     result = {"model": "demo q8_0", "rounds": 1, "threads": 2, "cells": [512], "types": "f16,q8",
               "packs": "head-major", "rows": [first, other]}  # fmt: skip
-    head, rows = kv_tables.page({"kv_types-demo": result}, report.number)
-    assert head[3:] == ["f16", "f16 / f16", "q8 / f16"]
-    assert rows == [["demo", "512", "head-major", "20 tokens/s", "1", "2"]]
+    head, rows = kv_tables.whole(result, report.number, report.around)
+    assert [row[:5] for row in rows] == [
+        ["512", "head-major", "f16", "20", "1"], ["512", "head-major", "q8:f16", "20", "2"],
+    ]  # fmt: skip
+    assert {len(row) for row in rows} == {len(head)}
     lost = {"kv_pack": "head-major", "perplexity": 8.0, "over_first": 1.0}
     more = {**lost, "kv_type": "q8:f16", "perplexity": 8.1, "over_first": 1.0125}
     result |= {"perplexity_tokens": 99, "perplexity": [{**lost, "kv_type": "f16"}, more]}
-    _, rows = kv_tables.page({"kv_types-demo": result}, report.number)
-    assert rows[1] == ["demo", "99", "head-major", "perplexity 8.0000", "1.0000", "1.0125"]
     assert [line[-1] for line in kv_tables.lines("demo", result, report.number)] == [
         "8.0000", "8.1000"
     ]  # fmt: skip

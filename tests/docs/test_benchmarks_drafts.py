@@ -166,9 +166,9 @@ def _result() -> dict[str, Any]:
 
 def test_the_table_of_drafts() -> None:
     result = _result()
-    head, rows = draft_tables.page({"drafts-micro": result}, report.number)
+    head, rows = draft_tables.whole(result, report.around)
     assert rows == [[
-        "micro", "copies", "8", "30", "15", "2", "30", "0.5", "30", "15", "30", "15", "10",
+        "copies", "8", "30", "15", "2", "30", "0.5", "30", "15", "30", "15", "10",
         "12 (ngram-mod)", "1.2", "2.5",
     ]]  # fmt: skip
     assert len(head) == len(rows[0])
@@ -186,6 +186,6 @@ def test_the_table_of_drafts_without_a_peer() -> None:
     for figure in row["figures"].values():
         for way in (THEIRS, f"{THEIRS}, ngram-mod"):
             figure.pop(way, None)
-    _, rows = draft_tables.page({"drafts-micro": result}, report.number)
+    _, rows = draft_tables.whole(result, report.around)
     assert rows[0][-4:] == ["-"] * 4
     assert "--without-peer" in draft_tables.command("drafts-micro", result)

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import (
     must_hold,
-    page_tables,
     prompts,
     report,
     scheduler_tables,
@@ -33,17 +32,15 @@ def test_the_page_is_what_the_results_say() -> None:
     assert report.fill(page, report.read_results()) == page, "run: python -m benchmarks.report"
 
 
-def test_every_result_has_a_place_on_the_page() -> None:
-    page = whole()
-    places = {page_tables.place(name) for name in report.read_results()}
-    missing = [p for p in places if p and f"<!-- figures: {p} -->" not in page]
-    assert not missing
+def test_the_tables_are_what_the_results_say() -> None:
+    tables = report.all_tables(report.read_results())
+    assert (report.RESULTS / "TABLES.md").read_text("utf-8") == tables
 
 
-def test_the_page_has_the_command_of_every_result() -> None:
-    page = whole()
+def test_the_tables_have_the_command_of_every_result() -> None:
+    tables = report.all_tables(report.read_results())
     for name, result in report.read_results().items():
-        assert f"`{report.command(name, result)}`" in page, name
+        assert f"`{report.command(name, result)}`" in tables, name
 
 
 def test_fill_keeps_what_is_outside_the_blocks() -> None:
@@ -170,10 +167,6 @@ def test_first_tokens_of_all_lengths_that_were_measured_stand_side_by_side() -> 
         }  # fmt: skip
 
     results = {"first_tokens-a": found("a", [16, 100]), "first_tokens-b": found("b", [16])}
-    head, rows = page_tables.first_tokens(results, report.number)
-    assert head[1:5] == ["16 tokens alone, ms", "llama-server", "100 tokens alone, ms",
-                         "llama-server"]  # fmt: skip
-    assert rows[0][:5] == ["a", "9", "10", "9", "10"] and rows[1][:5] == ["b", "9", "10", "-", "-"]
     whole_head, whole = scheduler_tables.first_tokens(list(results.values()), report.around)
     assert len(whole) == 4 and {len(row) for row in whole} == {len(whole_head)}
     held = {

@@ -1,4 +1,4 @@
-"""Which room may know which: the map of docs/SYSTEM_DESIGN.md, held against the imports.
+"""Which room may know which: the map of umaserve/README.md, held against the imports.
 
 A room is a folder of the package.  Imports are read, not run, and those for types count too.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "umaserve"
-MAP = ROOT / "docs/SYSTEM_DESIGN.md"
+MAP = ROOT / "umaserve/README.md"
 BASE = "umaserve"  # the modules outside the rooms
 SHARED = (BASE, "system")  # which all may use
 

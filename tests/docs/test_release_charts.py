@@ -20,8 +20,8 @@ from tools import release_charts  # noqa: E402
 
 pytestmark = pytest.mark.slow  # matplotlib draws
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
-LINKS = (ROOT / "docs" / "DECISIONS.md").read_text(encoding="utf-8")
+PAGE = (report.RESULTS / "TABLES.md").read_text(encoding="utf-8")
+LINKS = (ROOT / "docs" / "notes" / "README.md").read_text(encoding="utf-8")
 
 
 def words(path: Path) -> str:
@@ -74,7 +74,7 @@ def test_the_committed_charts_are_those_of_the_results(drawn: Path) -> None:
     )
     for name in names:
         assert (committed / name).stat().st_size < 200_000
-        assert f"(charts/{name})" in LINKS
+        assert f"(../charts/{name})" in LINKS
         ours, now = flat(words(committed / name)), flat(words(drawn / name))
         parts = re.findall(r"python -m [^;]+; measured [^;]+;", now)
         assert parts and all(part in ours for part in parts), "python -m tools.release_charts"

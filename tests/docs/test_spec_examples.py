@@ -27,7 +27,7 @@ from umaserve.protocol import (
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = ROOT / "tests/support/fixtures/spec"
-PAGE = (ROOT / "docs" / "DECISIONS.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "notes" / "README.md").read_text("utf-8")
 PART = PAGE[PAGE.index("## The first documents' examples") : PAGE.index("## Charts")]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]

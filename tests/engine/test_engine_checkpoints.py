@@ -15,7 +15,7 @@ from tests.support.made_models import written
 from tests.support.oracle import Oracle
 from umaserve import llama
 from umaserve.cache.whole import NEAR
-from umaserve.engine.cells.checkpoints import Checkpoints
+from umaserve.engine.prefixes.checkpoints import Checkpoints
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 

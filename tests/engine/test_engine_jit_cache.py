@@ -67,7 +67,7 @@ def test_sources_that_differ_are_kept_apart(copies: list[Path]) -> None:
     assert before == folder()
     gate, front = (
         copies[0] / "umaserve" / name
-        for name in ("engine/prefill/gate.py", "server/requests/text.py")
+        for name in ("engine/prefill/gate.py", "server/requests/tokens/text.py")
     )
     front.write_text(front.read_text() + "\n# the front compiles nothing\n")
     assert folder() == before
@@ -91,7 +91,7 @@ def test_a_complete_folder_is_found_without_its_sources(copies: list[Path]) -> N
     assert not is_known(copies[0])  # nothing is complete
     run(copies[0], mark)
     assert is_known(copies[0]) and is_known(copies[1])
-    front = copies[0] / "umaserve" / "server/requests/text.py"
+    front = copies[0] / "umaserve" / "server/requests/tokens/text.py"
     front.write_text(front.read_text() + "\n# another package\n")
     assert not is_known(copies[0]) and run(copies[0], _FOLDER) == whole
     run(copies[0], mark)

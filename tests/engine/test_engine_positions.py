@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import write_model
-from umaserve.server.requests import delivery
-from umaserve.server.requests.quick_tokens import QuickTokens
+from umaserve.server.requests.tokens import delivery
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -88,4 +87,4 @@ def test_the_front_knows_which_token_is_the_last(n_ctx: int, trained: int, posit
             outlives_context=False,
         )  # fmt: skip
         assert delivery._is_last(request, engine) == (end == positions)
-        assert QuickTokens._ends(engine, request, end) == (end == positions)
+        assert delivery.may_end(request, engine, end, end) == (end == positions)

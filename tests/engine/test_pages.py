@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from umaserve.engine.cells.pages import PAGE_BYTES, ReadyPages, own_pages
+from umaserve.engine.prefixes.pages import PAGE_BYTES, ReadyPages, own_pages
 
 SIZE = 24 << 20
 

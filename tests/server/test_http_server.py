@@ -19,7 +19,7 @@ from tests.support.server_harness import DaemonProcess, eventually, running
 from umaserve.metrics.names import HELP
 from umaserve.metrics.prometheus import _apart
 from umaserve.protocol import ERRORS
-from umaserve.server.requests import recent_requests
+from umaserve.server.requests.meters import recent_requests
 
 SCRAPE = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -14,8 +14,9 @@ from umaserve.config import Config
 from umaserve.protocol import Usage
 from umaserve.server.figures import scorecard as module
 from umaserve.server.figures.scorecard import Scorecard
-from umaserve.server.requests import apps
-from umaserve.server.requests.meters import SETTLE_MOST, TICK_READ_MOST, Meters
+from umaserve.server.requests.life import Stage
+from umaserve.server.requests.meters import apps
+from umaserve.server.requests.meters.meters import SETTLE_MOST, TICK_READ_MOST, Meters
 from umaserve.wire import table as t
 
 MS = 1_000_000
@@ -67,8 +68,8 @@ class Bench:
         request = SimpleNamespace(
             emitted=0, timed=0, sent_ns=0, baseline_ns=0, lane=lane, told=False,
             arrived_ns=int(self.clock.now_s * 1e9), message=SimpleNamespace(slo=slo, key=key),
-            first_ns=0, figures=None, engine=None, accepted=True, app=app, usage=lambda: usage,
-            lane_now=lambda: (lane, "asked for"),
+            first_ns=0, figures=None, engine=None, stage=Stage.RUNNING, app=app,
+            usage=lambda: usage, lane_now=lambda: (lane, "asked for"),
         )  # fmt: skip
         self.sessions.live[id(request)] = request
         self.meters.came(request)
@@ -85,7 +86,7 @@ class Bench:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr("umaserve.server.requests.meters.time", clock)
+    monkeypatch.setattr("umaserve.server.requests.meters.meters.time", clock)
     yield Bench(clock)
 
 

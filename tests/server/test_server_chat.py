@@ -22,9 +22,9 @@ from umaserve.chat import process as chat_process
 from umaserve.chat.process import ChatProcess
 from umaserve.chat.questions import Rendered
 from umaserve.protocol import ProtocolError
-from umaserve.server.requests import chat
-from umaserve.server.requests.chat import ChatLayer, Outcome
-from umaserve.server.requests.turns import Asker
+from umaserve.server.requests.conversations import layer as chat
+from umaserve.server.requests.conversations.layer import ChatLayer, Outcome
+from umaserve.server.requests.queue.turns import Asker
 
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

@@ -21,13 +21,14 @@ from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess, running
 from umaserve.config import Config
 from umaserve.protocol import Limits, parse_message
-from umaserve.server.clients.connection import Connection
+from umaserve.server.clients.intake import Intake
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.requests.meters import Meters
-from umaserve.server.requests.sessions import NUDGE_EVERY_S, Sessions
+from umaserve.server.requests.meters.meters import Meters
+from umaserve.server.requests.rows import NUDGE_EVERY_S
+from umaserve.server.requests.sessions import Sessions
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -100,16 +101,15 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
 ) -> None:
     said: list[str] = []
     asked: list[str] = []
+    rows, take = SimpleNamespace(expect_request=lambda: None), Intake.take
 
-    take = Connection._take
-
-    def first_fails(connection: Connection, data: bytes) -> Any:
+    def first_fails(intake: Intake, data: bytes, most: int) -> Any:
         asked.append("")
         if len(asked) == 1:
             raise RuntimeError("on purpose")
-        return take(connection, data)
+        return take(intake, data, most)
 
-    monkeypatch.setattr(Connection, "_take", first_fails)
+    monkeypatch.setattr(Intake, "take", first_fails)
 
     def submit(sink: Any, message: Any, *_: Any) -> None:
         asked.append(message.id)
@@ -121,7 +121,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
             said.append(text)
 
     parts: Any = {
-        "sessions": SimpleNamespace(expect_request=lambda: None, submit=submit, live={}),
+        "sessions": SimpleNamespace(rows=rows, submit=submit, live={}),
         "models": SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64),
         "log": SaidLog(),
     }
@@ -163,11 +163,11 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
     engine: Any = SimpleNamespace(
         requests={}, ready=None, alive=True, nudge=lambda: nudges.append(time.monotonic())
     )
-    sessions.expect_request()  # nobody is there to be nudged
+    sessions.rows.expect_request()  # nobody is there to be nudged
     sessions.services.default.engine = engine
     end = time.monotonic() + 10 * NUDGE_EVERY_S
     while time.monotonic() < end:
-        sessions.expect_request()
+        sessions.rows.expect_request()
     assert 2 <= len(nudges) <= 11
     assert all(b - a >= 0.99 * NUDGE_EVERY_S for a, b in zip(nudges, nudges[1:], strict=False))
 
@@ -175,13 +175,13 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
     for _ in range(3):
         nudges.clear()
         sessions.submit(SimpleNamespace(program=1, relays=False), message, 0, lambda _: None)  # type: ignore[arg-type]
-        sessions.expect_request()
-        sessions.expect_request()
+        sessions.rows.expect_request()
+        sessions.rows.expect_request()
         assert len(nudges) == 1
     nudges.clear()
     engine.requests[1] = None  # it does not sleep
     time.sleep(NUDGE_EVERY_S)
-    sessions.expect_request()
+    sessions.rows.expect_request()
     assert not nudges
 
 
@@ -206,7 +206,7 @@ def test_what_can_wait_goes_with_the_next_message_or_by_itself() -> None:
         )  # fmt: skip
         handle.table, fd = t.SessionTable.create(t.TableSpec(2, 65))
         os.close(fd)
-        handle._control = ours
+        handle._sender.open(ours)
         handle.ready = SimpleNamespace()  # type: ignore[assignment]
         handle.send_along(m.Release(1, 0))
         handle.send_along(m.Release(2, 1))

@@ -23,9 +23,10 @@ from umaserve.protocol import Limits, parse_message
 from umaserve.server.clients.outbox import Outbox
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.main import SWITCH_S
-from umaserve.server.requests.meters import Meters
-from umaserve.server.requests.quick_tokens import QuickTokens
+from umaserve.server.requests.life import Answer, Stage
+from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request
+from umaserve.server.requests.tokens.reader import Reader
 from umaserve.wire import table as t
 
 N_CTX = 64
@@ -61,7 +62,10 @@ class Rig:
         self.table, fd = t.SessionTable.create(t.TableSpec(4, N_CTX + 1))
         os.close(fd)
         self.meters = Meters()
-        self.quick = QuickTokens(self.meters, self._accept)
+        rows: Any = SimpleNamespace(accept=self._accept)
+        self.flushed: list[Any] = []
+        ends: Any = SimpleNamespace(flush=self.flushed.append)
+        self.reader = Reader(rows, ends, self.meters, lambda *_, **__: None)
         self.engine: Any = SimpleNamespace(
             ready=SimpleNamespace(n_positions=N_CTX), table=self.table, requests={}, replaced=False,
             service=0, pieces=SimpleNamespace(piece=lambda token: bytes([97 + token])),
@@ -69,13 +73,15 @@ class Rig:
 
     @staticmethod
     def _accept(engine: Any, request: Request) -> None:
-        request.accepted, request.prompt_ids = True, [1, 2]
+        request.prompt_ids = [1, 2]
+        request.enter(Stage.RUNNING)
 
     def request(self, sink: Sink, slot: int, **fields: Any) -> Request:
         body = {"id": f"r{slot}", "prompt": "x", "max_tokens": 20, **fields}
         message: Any = parse_message(json.dumps(body).encode(), Limits())
         request = Request.create(slot + 1, sink, message, time.monotonic_ns(), 20)
         request.engine, request.slot = self.engine, slot
+        request.enter(Stage.SUBMITTED)
         self.engine.requests[request.serial] = request
         table = self.table
         table.serial[slot], table.state[slot] = request.serial, t.RUNNING
@@ -89,7 +95,7 @@ class Rig:
         self.table.n_tokens[slot] = end + len(tokens)
 
     def read(self) -> bool:
-        return self.quick.read(self.engine)
+        return self.reader.on_tokens(self.engine)
 
 
 @pytest.fixture
@@ -132,13 +138,13 @@ def test_what_is_not_plain_text_is_left_to_the_loop(rig: Rig, fields: dict[str, 
     assert rig.read() is True and request.tokens == [] and sink.sends == []
 
 
-@pytest.mark.parametrize("told", ["cancelled", "told"])
-def test_requests_that_are_over_are_left_to_the_loop(rig: Rig, told: str) -> None:
+@pytest.mark.parametrize("told", [Answer.CANCELLED, Answer.TOLD])
+def test_requests_that_are_over_are_left_to_the_loop(rig: Rig, told: Answer) -> None:
     sink = Sink()
     request = rig.request(sink, 0)
     rig.publish(0, 0)
     rig.read()
-    setattr(request, told, True)
+    request.answered(told)
     rig.publish(0, 1)
     assert rig.read() is True and request.tokens == [0]
 
@@ -180,8 +186,9 @@ def test_a_full_socket_is_left_to_the_loop(rig: Rig) -> None:
     rig.request(sink, 0)
     sink.takes = False
     rig.publish(0, 0)
-    assert rig.read() is True and rig.quick.take_unsent() == [sink]
-    assert rig.read() is False and rig.quick.take_unsent() == []
+    assert rig.read() is True and rig.flushed == []
+    rig.reader.on_wake(rig.engine)
+    assert rig.flushed == [sink] and rig.read() is False
 
 
 def test_an_outbox_sends_at_once_what_the_socket_takes() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from umaserve.server.supervisor import Supervisor
+from umaserve.server.supervision.replacements import Replacements
 from umaserve.wire import messages as m
 
 START = m.Start("model.gguf", n_slots=4, n_ctx=64, n_seq=2)
 
 
 def again(ready: Any, start: m.Start = START) -> m.Start:
-    return Supervisor._start_again(SimpleNamespace(start=start, ready=ready))  # type: ignore[arg-type]
+    return Replacements.start_again(SimpleNamespace(start=start, ready=ready))  # type: ignore[arg-type]
 
 
 def test_it_keeps_the_threads_and_measures_nothing() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.server.requests.turns import Line, Turn, Turns
+from umaserve.server.requests.queue.turns import Line, Turn, Turns
 
 PROGRAMS = st.sampled_from("abc")
 

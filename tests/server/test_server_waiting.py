@@ -16,8 +16,10 @@ from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess, RawClient, Result, eventually
 from umaserve.app_settings import AppSettings
 from umaserve.protocol import Generate, Limits, parse_message
+from umaserve.server.requests.life import Stage
+from umaserve.server.requests.queue.waiting import WaitingRoom
 from umaserve.server.requests.request import Request
-from umaserve.server.requests.waiting import WaitingRoom
+from umaserve.server.requests.submission import submission
 from umaserve.wire import table as t
 from umaserve.wire.states import AGED_NS, LANE_BACKGROUND, LANE_INTERACTIVE
 
@@ -144,7 +146,7 @@ def test_turns_are_by_the_weight_of_the_configuration() -> None:
     zed = [request("zed", apps=apps) for _ in range(5)]
     enter(room, *light, *zed)
     assert order(room) == [light[0], zed[0], zed[1], light[1], zed[2], zed[3], light[2], zed[4]]
-    assert {one.submit_message().weight for one in zed} == {2.0}
+    assert {submission(one).weight for one in zed} == {2.0}
 
 
 def test_processes_of_a_name_that_is_configured_are_one_program() -> None:
@@ -187,10 +189,10 @@ def test_the_lane_is_the_engines_until_somebody_names_one() -> None:
         ("interactive", LANE_INTERACTIVE, "asked for"),
     ):
         one = request("editor", priority)
-        one.engine, one.slot, one.accepted = cast(Any, SimpleNamespace(table=table)), 1, True
+        one.engine, one.slot, one.stage = cast(Any, SimpleNamespace(table=table)), 1, Stage.RUNNING
         table.serial[1] = one.serial
         assert one.lane_now() == (lane, why)
-        assert one.submit_message().auto == (priority == "auto")
+        assert submission(one).auto == (priority == "auto")
         table.serial[1] = 0  # the row is somebody else's
         assert one.lane_now()[0] == LANE_INTERACTIVE
 
@@ -198,14 +200,14 @@ def test_the_lane_is_the_engines_until_somebody_names_one() -> None:
 def test_an_answer_that_goes_on_with_another_engine_is_being_read() -> None:
     one = request("editor", "auto")
     one.slot, one.prompt_ids, one.tokens = 0, [5] * 1000, [7]
-    assert not one.submit_message().auto and one.submit_message().lane == LANE_INTERACTIVE
+    assert not submission(one).auto and submission(one).lane == LANE_INTERACTIVE
 
 
 def test_a_lane_that_is_not_decided_is_waited_for_where_others_are() -> None:
     table = SimpleNamespace(auto=np.array([t.AUTO_NEW]))
     engine = SimpleNamespace(table=table, requests={1: None, 2: None})
     one = request("editor", "auto")
-    one.engine, one.slot, one.accepted = cast(Any, engine), 0, True
+    one.engine, one.slot, one.stage = cast(Any, engine), 0, Stage.RUNNING
     assert not one.lane_is_known()
     del engine.requests[2]
     assert one.lane_is_known()

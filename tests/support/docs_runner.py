@@ -21,7 +21,7 @@ from umaserve.llama import builds
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-LANGUAGES = {"sh", "python", "text", "json", "toml"}
+LANGUAGES = {"sh", "python", "text", "json", "toml", "mermaid"}
 TIMEOUT_S = 300.0
 
 DEFAULT_SOCKET = "/tmp/uma.sock"  # where the pages say that a daemon is
@@ -74,7 +74,6 @@ class Rule:
 RULES = (
     Rule(r"echo .+", "plain", r".+\n"),
     Rule(r"head -\d+ \w+", "plain", r"(.*\n)+"),
-    Rule(r"grep \w+", "plain", r"\w+ +\d+\.\d+\n"),
     Rule(
         r"uma-cli .+ --json .*", "client",
         r'(\{"id":.*"event":"token","text":".+\}\n)+\{"id":.*"event":"eos".*\}\n',

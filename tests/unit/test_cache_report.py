@@ -8,7 +8,7 @@ import pytest
 from umaserve.cache.tree import PrefixTree
 from umaserve.cache.whole import WholeTexts
 from umaserve.cli.cache import summary, why
-from umaserve.engine.cells.prefix_report import PROMPTS, TEXTS, PrefixReport
+from umaserve.engine.prefixes.report import PROMPTS, TEXTS, PrefixReport
 from umaserve.server.figures.cache_report import (
     CLOCK_HINT,
     REMINDER_HINT,

@@ -25,8 +25,8 @@ from umaserve.metrics import quantile
 from umaserve.server.figures.recent_gaps import POINT_NS, POINTS, RecentGaps
 from umaserve.server.log.lines import Log
 from umaserve.server.overview import log_entry
-from umaserve.server.requests import recent_errors
-from umaserve.server.requests.recent_errors import RecentErrors
+from umaserve.server.requests.meters import recent_errors
+from umaserve.server.requests.meters.recent_errors import RecentErrors
 
 SLOW = {"FAKE_TICK_MS": "5"}
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from umaserve.engine.cells.prefixes import Prefixes
+from umaserve.engine.prefixes.saving import Saver
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ def test_a_background_text_is_saved_where_it_delays_no_stream(
     lane: int, copy_ms: float, streams: bool, saves: bool
 ) -> None:
     saved: list[int] = []
-    prefixes = object.__new__(Prefixes)
-    prefixes._domains, prefixes._saved = {0: "a"}, {}
-    prefixes._table = SimpleNamespace(n_past=np.array([500]), lane=np.array([lane]))
-    prefixes._copies = SimpleNamespace(restore_ms=lambda tokens: copy_ms)
-    prefixes._save_one = saved.append
-    prefixes.keep(0, at_once=not streams)
+    saver = object.__new__(Saver)
+    saver.saved, saver._texts = {}, SimpleNamespace(domains={0: "a"})
+    saver._table = SimpleNamespace(n_past=np.array([500]), lane=np.array([lane]))
+    saver._copies = SimpleNamespace(restore_ms=lambda tokens: copy_ms)
+    saver._save_one = saved.append
+    saver.keep(0, at_once=not streams)
     assert bool(saved) == saves

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from umaserve.server.requests.text import TextAssembler, prefix_function
+from umaserve.server.requests.tokens.text import TextAssembler, prefix_function
 
 # few letters, so that stop strings overlap themselves and each other
 letters = st.text(alphabet="abé€😀\ufffd", max_size=30)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.cache.tree import Part, common
+from umaserve.cache.entry import Part, common
 from umaserve.cache.whole import APART, FAR, LEAST_NEW, MARK, WholeTexts, checkpoints
 
 END = 9
@@ -121,7 +121,7 @@ def test_what_is_on_disk_too_stays_known_without_its_bytes(
             put = store.mark if is_mark else lambda d, t, b, c: store.add(d, t, 0, b, c)
             entry = put("a", tokens, data(size), 1.0)
         else:
-            entry = store.find(MARK + "a" if is_mark else "a", tokens, 1.0)
+            entry = store.find(MARK + "a" if is_mark else "a", tokens, 0, 1.0)
         if entry is not None and (kind == 1 or not entry.data.size):
             entry.path = path
             entries.append(entry)

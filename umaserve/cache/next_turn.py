@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .tree import common
+from .entry import common
 
 HOLD_S = 10.0  # while others run: in that time most tools have answered
 FEWEST = 64  # tokens: fewer are copied or computed as soon

@@ -4,95 +4,30 @@ An entry holds positions [p0, p1) of a text.  Its parent holds what comes before
 two texts part within an entry, the second goes on from there with an entry of its own.  So what
 texts share is kept once, and an entry is never cut.  Nothing here touches libllama or a clock.
 
-When bytes are short, only an entry on which no other rests may go.  The cheapest to compute again
-for its bytes goes first, among those that were not used lately (GreedyDual-Size, Cao and Irani
-1997).  A lease makes an entry dearer, so that it outlives others for a while.
+When bytes are short, only an entry on which no other rests may go (`umaserve.cache.rule`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count
 
 import numpy as np
 
+from .entry import NOTHING, Entry, Part, common
+from .rule import EvictionRule
+from .store import ROOM, Store
+
 NOBODY = np.empty(0, np.int32)
-NOTHING = np.empty(0, np.uint8)
 SLACK = 0.95  # of the bytes, to which an eviction goes on
-ROOM, MEMORY = "room", "memory"  # why an entry went: others came, or the machine was short
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """Positions [p0, p1) of a text: ``tokens`` int32[p1 - p0] and ``data`` uint8, both owned.
-
-    Without data it is on disk alone, at ``path``.  Without a parent it is no part of the tree any
-    more.
-    """
-
-    tokens: np.ndarray
-    p0: int
-    data: np.ndarray
-    parent: Entry | None
-    cost_ms: float
-    worth: float = 0.0
-    path: str = ""
-    n_bytes: int = 0  # of the data in that file
-    hits: int = 0  # prompts that began with it, or with a part of it
-    # by the position where each begins, and its first token
-    children: dict[tuple[int, int], Entry] = field(default_factory=dict)
-
-    @property
-    def p1(self) -> int:
-        return self.p0 + self.tokens.size
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes: what was saved, and its tokens."""
-        return self.data.size + self.tokens.nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Positions of ``entry`` up to ``end``; the entry may hold more.
-
-    Where its memory cannot be cut at ``end``, ``mark`` has the part that cannot be cut, as it was
-    at ``end``.
-    """
-
-    entry: Entry
-    end: int
-    mark: Entry | None = None
-
-
-class Store:
-    """Base of both stores: their counters, and how long an entry stays.
-
-    ``most_bytes`` may be changed at any time; a call of `shrink` has to follow.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
-        self.bytes_held = 0
-        self.count = 0  # entries
-        self.evictions = {ROOM: 0, MEMORY: 0}
-        self._clock = 0.0  # the worth of what was evicted last
-
-    def use(self, parts: list[Part], lease: float = 1.0) -> None:
-        """These were needed, and stay longer: by their cost, times ``lease``."""
-        for part in parts:
-            # what a MiB of it costs to compute again, in ms
-            density = part.entry.cost_ms / max(part.entry.size, 1) * (1 << 20)
-            part.entry.worth = max(part.entry.worth, self._clock + lease * density)
 
 
 class PrefixTree(Store):
     """Kept texts of each domain; texts of different domains are never matched."""
 
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(most_bytes)
+    def __init__(self, most_bytes: int, rule: EvictionRule | None = None) -> None:
+        super().__init__(most_bytes, rule)
         self._roots: dict[str, Entry] = {}
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
@@ -154,8 +89,14 @@ class PrefixTree(Store):
             return None
         return entry
 
+    def usable(self, domain: str, tokens: np.ndarray) -> int:
+        """All of them: a text is cut anywhere."""
+        return int(tokens.size)
+
+    def find(self, domain: str, tokens: np.ndarray, p0: int, cost_ms: float) -> Entry | None:
+        return self.add(domain, tokens, p0, NOTHING, cost_ms)
+
     def fill(self, entry: Entry, data: np.ndarray) -> None:
-        """Have the data of an entry in memory that was on disk alone."""
         if entry.data.size:
             return
         entry.data = data
@@ -164,7 +105,6 @@ class PrefixTree(Store):
             self.shrink(kept=entry)
 
     def lose(self, entry: Entry) -> None:
-        """An entry's file is gone.  What is not in memory either goes with all that rests on it."""
         entry.path = ""
         if not entry.data.size and entry.parent is not None:
             self._remove(entry)
@@ -191,13 +131,11 @@ class PrefixTree(Store):
                 heappush(leaves, (parent.worth, next(order), parent))
 
     def drop(self, domain: str) -> None:
-        """Forget all texts of a domain."""
         for entry in list(self._root(domain).children.values()):
             self._remove(entry)
         self._roots.pop(domain, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._roots.clear()
         self.bytes_held = self.count = 0
 
@@ -210,17 +148,7 @@ class PrefixTree(Store):
             yield entry
             left += entry.children.values()
 
-    @staticmethod
-    def text_of(entry: Entry) -> np.ndarray:
-        """All tokens (int32) of a text up to an entry's last."""
-        pieces, at, end = [], entry, entry.p1
-        while at.parent is not None:
-            pieces.append(at.tokens[: end - at.p0])
-            at, end = at.parent, at.p0
-        return np.concatenate(pieces[::-1])
-
     def domains(self) -> list[str]:
-        """Return the domains that have entries."""
         return [name for name, root in self._roots.items() if root.children]
 
     def check(self) -> None:
@@ -240,7 +168,7 @@ class PrefixTree(Store):
         return self._roots.setdefault(domain, Entry(NOBODY, 0, NOTHING, None, 0.0))
 
     def _evict(self, leaf: Entry, why: str) -> None:
-        self._clock = max(self._clock, leaf.worth)
+        self._rule.evicted(leaf)
         self.evictions[why] += 1
         if leaf.path:
             self.bytes_held -= leaf.data.size
@@ -267,11 +195,3 @@ class PrefixTree(Store):
 def _is_last(entry: Entry) -> bool:
     """Whether no entry rests on it whose data is in memory."""
     return entry.data.size > 0 and not any(c.data.size for c in entry.children.values())
-
-
-def common(kept: np.ndarray, wanted: np.ndarray) -> int:
-    """How many tokens both begin with."""
-    n = min(kept.size, wanted.size)
-    differ = np.flatnonzero(kept[:n] != wanted[:n])
-    return int(differ[0]) if differ.size else n
-

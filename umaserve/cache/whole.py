@@ -3,7 +3,6 @@
 A whole state is what libllama saved of a text.  It is of use to texts that begin with all of it.
 A mark has only the part that cannot be cut, as it was after some tokens.  A text that begins as the
 mark's is restored from a mark and the whole state of a longer text.  The rest of that state is cut.
-The interface is that of `umaserve.cache.tree`, whose entries these are.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ from itertools import chain
 
 import numpy as np
 
-from .tree import NOTHING, ROOM, Entry, Part, Store, common
+from .entry import NOTHING, Entry, Part, common
+from .rule import EvictionRule
+from .store import ROOM, Store
 
 MARK = "mark "  # in front of a mark's domain on disk, where a text's state has the same tokens
 LEAST_NEW = 64  # tokens of a prompt to be computed: for fewer no tick is cut in two
@@ -57,8 +58,8 @@ def _spread(behind: np.ndarray, at: int, size: int) -> set[int]:
 class WholeTexts(Store):
     """Texts of each domain with their states; at most ``most_bytes`` of them (`shrink`)."""
 
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(most_bytes)
+    def __init__(self, most_bytes: int, rule: EvictionRule | None = None) -> None:
+        super().__init__(most_bytes, rule)
         self._kept: dict[str, list[Entry]] = {}
         self._marks: dict[str, list[Entry]] = {}
 
@@ -73,12 +74,12 @@ class WholeTexts(Store):
                 best = part
         return [] if best is None else [best]
 
-    def last(self, domain: str, tokens: np.ndarray) -> int:
+    def usable(self, domain: str, tokens: np.ndarray) -> int:
         """Return the number of ``tokens`` (int32) before the last state or mark; 0 = none."""
         return max((each.p1 for each in self.entries(domain) if _begins(each, tokens)), default=0)
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
-        """As `PrefixTree.nearest`; not all of what is the same can be restored."""
+        """Not all of what is the same can be restored."""
         kept = [(common(each.tokens, tokens), each) for each in self._kept.get(domain, ())]
         if not kept:
             return 0, []
@@ -86,7 +87,7 @@ class WholeTexts(Store):
         return end, entry.tokens[end : end + most].tolist()
 
     def use(self, parts: list[Part], lease: float = 1.0) -> None:
-        """As `Store.use`; a mark that was needed stays as well."""
+        """A mark that was needed stays as well."""
         super().use(parts, lease)
         super().use([Part(part.mark, part.end) for part in parts if part.mark], lease)
 
@@ -121,11 +122,8 @@ class WholeTexts(Store):
             return None
         return self._put(self._marks, domain, tokens, data, cost_ms, lease)
 
-    def find(self, domain: str, tokens: np.ndarray, cost_ms: float) -> Entry | None:
-        """Take over a state that is on disk, or a mark (``MARK``); None where it is there already.
-
-        The caller sets ``path``.
-        """
+    def find(self, domain: str, tokens: np.ndarray, p0: int, cost_ms: float) -> Entry | None:
+        """Take over a state that is on disk, or a mark (``MARK``); None where it is there."""
         among = self._kept
         if domain.startswith(MARK):
             among, domain = self._marks, domain.removeprefix(MARK)
@@ -134,7 +132,6 @@ class WholeTexts(Store):
         return self._put(among, domain, tokens, NOTHING, cost_ms, 1.0)
 
     def fill(self, entry: Entry, data: np.ndarray) -> None:
-        """As `PrefixTree.fill`."""
         if entry.data.size:
             return
         entry.data = data
@@ -143,7 +140,6 @@ class WholeTexts(Store):
             self.shrink(kept=entry)
 
     def lose(self, entry: Entry) -> None:
-        """As `PrefixTree.lose`."""
         entry.path = ""
         if not entry.data.size:
             for entries in self._lists():
@@ -185,9 +181,9 @@ class WholeTexts(Store):
             ]  # fmt: skip
             if not others:
                 return
-            worth, at, _, entries = min(others, key=lambda each: each[:3])
-            self._clock = max(self._clock, worth)
+            _, at, _, entries = min(others, key=lambda each: each[:3])
             entry = entries[at]
+            self._rule.evicted(entry)
             if entry.path and entry.data.size:
                 self.bytes_held -= entry.data.size
                 entry.data = NOTHING
@@ -199,14 +195,12 @@ class WholeTexts(Store):
         return chain(self._kept.values(), self._marks.values())
 
     def drop(self, domain: str) -> None:
-        """Forget all texts of a domain."""
         for among in (self._kept, self._marks):
             for entry in among.pop(domain, []):
                 self.bytes_held -= entry.size
                 self.count -= 1
 
     def clear(self) -> None:
-        """Forget everything."""
         self._kept.clear()
         self._marks.clear()
         self.bytes_held = self.count = 0
@@ -217,7 +211,6 @@ class WholeTexts(Store):
         yield from self._marks.get(domain, ())
 
     def domains(self) -> list[str]:
-        """Return the domains that have entries."""
         return [name for name in {**self._kept, **self._marks} if any(self.entries(name))]
 
     def check(self) -> None:

@@ -25,7 +25,7 @@ prints every setting and its origin, as a TOML file that `--config` reads back.
 
 `--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same
 sections and keys. YAML may also use the keys of [the first
-documents](DECISIONS.md#the-first-documents-examples). For example:
+documents](notes/README.md#the-first-documents-examples). For example:
 
 ```toml
 [model]

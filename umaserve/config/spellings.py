@@ -1,6 +1,6 @@
 """Keys of YAML files as the project's first documents spell them, in today's terms.
 
-docs/DECISIONS.md lists them for people.
+docs/notes/README.md lists them for people.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 if TYPE_CHECKING:
+    from .loop.engine import Engine
     from .model.loaded import Loaded
 
 LOAD_FAILED = 3
@@ -47,7 +48,6 @@ def _import_loop() -> None:
 
 
 def main() -> int:
-    """Long: a start has an order, and every step may end it."""
     born = time.monotonic()
     parser = argparse.ArgumentParser(prog="umaserve.engine", description=__doc__)
     for name in ("control", "wake", "table", "pieces"):
@@ -60,17 +60,12 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()  # where a fault in libllama came from, on stderr
     control = Control(arguments.control, arguments.wake)
-    first: list[m.ToEngine] = []
-    while not first:
-        first = control.receive(None)
-        if control.closed:
-            return 0
-    start = first.pop(0)
-    if not isinstance(start, m.Start):
-        raise TypeError(f"the first message must be Start, not {type(start).__name__}")
+    start = _start_message(control)
+    if start is None:
+        return 0
 
     # numba reads this when it is imported
-    from umaserve.jit.cache import is_complete, mark_complete, use_jit_cache
+    from umaserve.jit.cache import use_jit_cache
 
     try:
         problem = use_jit_cache()
@@ -79,49 +74,46 @@ def main() -> int:
         return LOAD_FAILED
     if problem:
         control.send(m.Log("warn", problem))
-    from .model.boot import describe, load
     from .model.loaded import CannotLoad
 
     table = t.SessionTable(t.TableSpec(start.n_slots, start.positions + 1), arguments.table)
-    importing = threading.Thread(target=_import_loop, daemon=True)
-    importing.start()
     try:
-        loaded = load(start, arguments.pieces, control, importing.join)
+        return _serve(start, arguments.pieces, table, control, born)
     except CannotLoad as error:
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
+
+
+def _start_message(control: Control) -> m.Start | None:
+    """Wait for the front's first message; None where the front is gone."""
+    first: list[m.ToEngine] = []
+    while not first:
+        first = control.receive(None)
+        if control.closed:
+            return None
+    start = first.pop(0)
+    if not isinstance(start, m.Start):
+        raise TypeError(f"the first message must be Start, not {type(start).__name__}")
+    return start
+
+
+def _serve(
+    start: m.Start, pieces: int, table: t.SessionTable, control: Control, born: float
+) -> int:
+    """Load the model and run the loop to its end.  Raises `CannotLoad`."""
+    from .model.boot import describe, load
+
+    importing = threading.Thread(target=_import_loop, daemon=True)
+    importing.start()
+    loaded = load(start, pieces, control, importing.join)
     if not loaded.generates:
         return _encode(start, loaded, table, control, born)
     from .loop.engine import Engine
-    from .model import unused_memory
-    from .start.pretouch import pretouch
-    from .start.warmup import warm_up
 
-    try:
-        engine = Engine(start, loaded, table, control)
-    except CannotLoad as error:
-        control.send(m.LoadFailed(str(error)))
-        return LOAD_FAILED
-    if start.pretouch:
-        pretouch(engine, control)
-        if control.closed:
-            return 0
-    compiled = is_complete()
-    compiles = "compiling the samplers (once, one to two minutes)"
-    control.send(m.LoadProgress(1.0, "warmup" if compiled else compiles))
-    try:
-        warm_up(engine, everything=not compiled)
-        mark_complete()
-    except CannotLoad as error:
-        control.send(m.LoadFailed(str(error)))
-        return LOAD_FAILED
-    gc.collect()
-    gc.freeze()  # what is alive now lives as long as the process; no collection looks at it again
-    if not start.pretouch:
-        unused_memory.give_back_code(unused_memory.COMPILER)
-        trim_heap()
-    if not start.core_dumps:  # now: no prompt has come, and /proc/self/pagemap has been read
-        core_dumps.forbid()
+    engine = Engine(start, loaded, table, control)
+    if not _warm(engine, start, control):
+        return 0
+    _let_go_of_start(start)
     engine.recall_costs()
     if start.probe_first:
         engine.idle_work.finish()
@@ -133,6 +125,38 @@ def main() -> int:
         os._exit(0)  # a thread reads the vocabulary; the system frees it after the thread
     loaded.close()
     return 0
+
+
+def _warm(engine: Engine, start: m.Start, control: Control) -> bool:
+    """Touch memory and compile what is missing; False where the front is gone."""
+    from umaserve.jit.cache import is_complete, mark_complete
+
+    from .start.pretouch import pretouch
+    from .start.warmup import warm_up
+
+    if start.pretouch:
+        pretouch(engine, control)
+        if control.closed:
+            return False
+    compiled = is_complete()
+    compiles = "compiling the samplers (once, one to two minutes)"
+    control.send(m.LoadProgress(1.0, "warmup" if compiled else compiles))
+    warm_up(engine, everything=not compiled)
+    mark_complete()
+    return True
+
+
+def _let_go_of_start(start: m.Start) -> None:
+    """Leave living objects out of collections, and give back memory that only a start needs."""
+    from .model import unused_memory
+
+    gc.collect()
+    gc.freeze()  # what is alive now lives as long as the process; no collection looks at it again
+    if not start.pretouch:
+        unused_memory.give_back_code(unused_memory.COMPILER)
+        trim_heap()
+    if not start.core_dumps:  # now: no prompt has come, and /proc/self/pagemap has been read
+        core_dumps.forbid()
 
 
 def _encode(

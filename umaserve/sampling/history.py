@@ -127,31 +127,12 @@ def is_single_breaker(token, breakers):
     return entry != 0 and breakers[entry + 1] == 0
 
 
-@njit(nogil=True, cache=True)
-def dry(row, real, whole, history, breakers, changed, work):
-    """Don't repeat yourself (p-e-w 2024), as ``llama_sampler_init_dry``.
+@njit(**INNER)
+def _repeats(history, end, n, limit, lengths):
+    """Set ``lengths[k]`` to the tokens, ``limit`` at most, that end both here and k tokens earlier.
 
-    A token that would lengthen a repetition of ``n`` tokens loses multiplier * base ** (n -
-    allowed).  Repetitions do not reach back over a sequence breaker.
-
-    Long: one pass over the history.
+    Z-algorithm over the last ``n`` tokens of ``history[:end]``, reversed.
     """
-    end = history.shape[0]
-    start = first_of_last(end, whole[DRY_LAST_N])
-    n = end - start
-    allowed = whole[DRY_ALLOWED]
-    if n <= allowed:
-        return changed
-    limit = n
-    for i in range(n):
-        tail = breaker_at(history, end - 1 - i, end - 1, breakers)
-        if tail >= 0:
-            limit = i - tail
-            break
-    if limit < allowed:
-        return changed
-    # Z-algorithm over the reversed history: lengths[k] tokens end both here and k tokens earlier
-    lengths = work.lengths
     left = right = 0
     for k in range(1, n):
         if k > right:
@@ -169,6 +150,31 @@ def dry(row, real, whole, history, breakers, changed, work):
                 i += 1
             lengths[k] = min(i - k, limit)
             left, right = k, i - 1
+
+
+@njit(nogil=True, cache=True)
+def dry(row, real, whole, history, breakers, changed, work):
+    """Don't repeat yourself (p-e-w 2024), as ``llama_sampler_init_dry``.
+
+    A token that would lengthen a repetition of ``n`` tokens loses multiplier * base ** (n -
+    allowed).  Repetitions do not reach back over a sequence breaker.
+    """
+    end = history.shape[0]
+    start = first_of_last(end, whole[DRY_LAST_N])
+    n = end - start
+    allowed = whole[DRY_ALLOWED]
+    if n <= allowed:
+        return changed
+    limit = n
+    for i in range(n):
+        tail = breaker_at(history, end - 1 - i, end - 1, breakers)
+        if tail >= 0:
+            limit = i - tail
+            break
+    if limit < allowed:
+        return changed
+    lengths = work.lengths
+    _repeats(history, end, n, limit, lengths)
     # the token after each repeated stretch would lengthen it
     longest = work.counts
     for k in range(1, n):

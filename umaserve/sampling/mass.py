@@ -209,55 +209,12 @@ def cut_mass(ids, values, count, near, far, top, center, target, beyond, keys):
     ``near`` and ``far``, float32: all are farther than the one and none than the other; -1 and inf
     where that is not known.  Bisection over the distance leaves at most FEW to sort, or more where
     all are equally near.
-
-    Long: one pass over a row of logits.
     """
     mass = 0.0
     if count > FEW:
-        far_mass = 0.0
-        n_near, n_far = 0, count
-        if far < np.inf:  # the caller knows: none nearer than ``near``, none farther than ``far``
-            far_mass = exp_sum(values, count, top, 1.0)
-            if far_mass <= target:
-                return count
-            if near < 0.0:
-                part = mass_within(values, count, top, center, np.float32(0.0))
-                inside = count_within(values, count, center, np.float32(0.0))
-                if part > target:
-                    far, far_mass, n_far = np.float32(0.0), part, inside
-                else:
-                    near, mass, n_near = np.float32(0.0), part, inside
-        else:
-            step = np.float32(0.0)
-            while step < FARTHEST:
-                part = mass_within(values, count, top, center, step)
-                if part > target:
-                    far, far_mass = step, part
-                    break
-                near, mass = step, part
-                step = max(np.float32(0.5), step * np.float32(2.0))
-            n_far = count_within(values, count, center, far)
-            n_near = count_within(values, count, center, near) if near >= 0.0 else 0
-        turn = 0
-        while n_far - n_near > FEW and near >= 0.0 and far < np.inf:
-            middle = np.float32(0.5 * (float(near) + float(far)))
-            if turn < GUESSES:
-                # where the edge should be if mass grew evenly, and a little to either side in turn
-                width = float(far) - float(near)
-                guess = near + width * (target - mass) / (far_mass - mass)
-                aside = width * (0.25 * FEW) / (n_far - n_near)
-                guess = np.float32(guess + aside if turn % 2 == 0 else guess - aside)
-                if near < guess < far:
-                    middle = guess
-            turn += 1
-            if not near < middle < far:
-                break
-            part = mass_within(values, count, top, center, middle)
-            inside = count_within(values, count, center, middle)
-            if part > target:
-                far, far_mass, n_far = middle, part, inside
-            else:
-                near, mass, n_near = middle, part, inside
+        if far < np.inf and exp_sum(values, count, top, 1.0) <= target:
+            return count
+        near, far, mass = _edge(values, count, near, far, top, center, target)
     n_edge = 0
     differ = False
     for i in range(count):
@@ -284,6 +241,57 @@ def cut_mass(ids, values, count, near, far, top, center, target, beyond, keys):
         values[kept] = values[i]
         kept += (away <= near) | ((away <= far) & (_key(away, i) <= last))
     return kept
+
+
+@njit(**INNER)
+def _edge(values, count, near, far, top, center, target):
+    """Distances between which the mass passes ``target``, and the mass within the nearer one.
+
+    A caller that knows ``far`` has made sure that the mass of all is more than ``target``.
+    """
+    mass, far_mass = 0.0, 0.0
+    n_near, n_far = 0, count
+    if far < np.inf:
+        far_mass = exp_sum(values, count, top, 1.0)
+        if near < 0.0:
+            part = mass_within(values, count, top, center, np.float32(0.0))
+            inside = count_within(values, count, center, np.float32(0.0))
+            if part > target:
+                far, far_mass, n_far = np.float32(0.0), part, inside
+            else:
+                near, mass, n_near = np.float32(0.0), part, inside
+    else:
+        step = np.float32(0.0)
+        while step < FARTHEST:
+            part = mass_within(values, count, top, center, step)
+            if part > target:
+                far, far_mass = step, part
+                break
+            near, mass = step, part
+            step = max(np.float32(0.5), step * np.float32(2.0))
+        n_far = count_within(values, count, center, far)
+        n_near = count_within(values, count, center, near) if near >= 0.0 else 0
+    turn = 0
+    while n_far - n_near > FEW and near >= 0.0 and far < np.inf:
+        middle = np.float32(0.5 * (float(near) + float(far)))
+        if turn < GUESSES:
+            # where the edge should be if mass grew evenly, and a little to either side in turn
+            width = float(far) - float(near)
+            guess = near + width * (target - mass) / (far_mass - mass)
+            aside = width * (0.25 * FEW) / (n_far - n_near)
+            guess = np.float32(guess + aside if turn % 2 == 0 else guess - aside)
+            if near < guess < far:
+                middle = guess
+        turn += 1
+        if not near < middle < far:
+            break
+        part = mass_within(values, count, top, center, middle)
+        inside = count_within(values, count, center, middle)
+        if part > target:
+            far, far_mass, n_far = middle, part, inside
+        else:
+            near, mass, n_near = middle, part, inside
+    return near, far, mass
 
 
 @njit(**INNER)

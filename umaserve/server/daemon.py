@@ -17,7 +17,6 @@ from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.limits import Limits, limits_of
 from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
-from umaserve.server.engine_set import EngineSet
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,
     connections_within_limit,
@@ -25,8 +24,9 @@ from umaserve.server.engines.descriptors import (
 )
 from umaserve.server.figures.scorecard import Scorecard
 from umaserve.server.log.lines import Log, trace
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.sessions import Sessions
+from umaserve.server.supervision.engine_set import EngineSet
 from umaserve.system.peer import Peer, peer_of
 
 ACCEPT_RETRY_S = 0.1
@@ -141,7 +141,7 @@ class Daemon:
             text = f"{len(self.connections)} connections are open; try again later"
             self._turn_away(sock, peer, text)
         else:
-            self.sessions.expect_request()
+            self.sessions.rows.expect_request()
             self._enter(Connection(self, sock, number, peer), nursery, begin=not wait_s)
         self.front_time.used(program, time.thread_time() - began_s)
         return taken
@@ -152,7 +152,7 @@ class Daemon:
         self._programs.setdefault(connection.program, {})[connection] = None
         try:
             if begin:
-                connection.begin()
+                connection.begin_at_once()
         except Exception as error:
             self._failed(connection, error)
             connection.end_all()

@@ -30,7 +30,7 @@ class DaemonFeed:
     async def cancel(self, serial: int) -> bool:
         request = self._running(serial)
         if request is not None:
-            self._daemon.sessions.cancel(request)
+            self._daemon.sessions.ends.cancel(request)
         return request is not None
 
     async def set_lane(self, serial: int, lane: str) -> bool:

@@ -28,7 +28,6 @@ from umaserve.server.agent_check import AgentCheck, open_agent_check
 from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
-from umaserve.server.engine_set import EngineSet
 from umaserve.server.engines.awake import AwakeClock
 from umaserve.server.engines.descriptors import (
     Reserve,
@@ -43,8 +42,10 @@ from umaserve.server.figures.record_file import RecordError, RecordFile
 from umaserve.server.gateway.child import GatewayChild
 from umaserve.server.gateway.listener import HttpListeners, open_http, problem_with
 from umaserve.server.log.lines import Log, trace
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.drain import drain
+from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.sessions import Sessions
+from umaserve.server.supervision.engine_set import EngineSet
 from umaserve.system import core_dumps
 from umaserve.system.parent import SIGNALS
 from umaserve.system.process_name import name_process
@@ -187,7 +188,10 @@ class _Run:
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(daemon.models.run, self.model)
-                chats, replies = daemon.sessions.chat.run, daemon.sessions.replies.run
+                chats, replies = (
+                    daemon.sessions.prompts.chat.run,
+                    daemon.sessions.prompts.replies.run,
+                )
                 nursery.start_soon(self._while_serving, "rendering conversations", chats)
                 nursery.start_soon(self._while_serving, "reading answers", replies)
                 nursery.start_soon(self._accept, nursery)
@@ -304,9 +308,10 @@ class _Run:
             self._accepting.cancel()
         why = (E_LIMIT_002, STOPPING)
         daemon.sessions.closed = why
-        daemon.sessions.fail_queued(*why)
+        daemon.sessions.refuse_queued(*why)
         daemon.models.begin_stop()
-        await daemon.sessions.drain(None, daemon.config.drain_s if self.status == 0 else 0.0, why)
+        limit_s = daemon.config.drain_s if self.status == 0 else 0.0
+        await drain(daemon.sessions.ends, None, limit_s, why)
         await daemon.flush()
         for engine in daemon.models.engines:
             if engine.pid:  # the trace has its last ticks

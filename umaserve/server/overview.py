@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+import umaserve
 from umaserve.server.clients.limits import Limits
 from umaserve.server.figures.machine import MachineUse
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
-from umaserve.server.model_rows import SHOWN, model_row, state_of
+from umaserve.server.supervision.model_rows import SHOWN, model_of, model_row, state_of
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
     from umaserve.config import Config
-    from umaserve.server.engine_set import EngineSet
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.figures.scorecard import Scorecard
     from umaserve.server.log.lines import Log
-    from umaserve.server.requests.meters import Meters
+    from umaserve.server.requests.meters.meters import Meters
     from umaserve.server.requests.service import Service
     from umaserve.server.requests.sessions import Sessions
+    from umaserve.server.supervision.engine_set import EngineSet
 
 TICK_SPAN_S = 1.0
 LOG_LINES = 12
@@ -75,9 +77,7 @@ class Overview:
             "progress": None if engine is None or ready else round(engine.progress.fraction, 4),
             "stage": None if engine is None or ready else engine.progress.stage,
             "next_try": next_try.state() if next_try is not None else None,
-            "models": [
-                {name: each.get(name) for name in SHOWN} for each in models_of(daemon)
-            ],
+            "models": [{name: each.get(name) for name in SHOWN} for each in models_of(daemon)],
             "sessions": session_rows(daemon.sessions),
             "recent": daemon.meters.recent_requests.read()[-ENDED:],
             "machine": self._machine.read(),
@@ -96,6 +96,38 @@ def state(daemon: Watched, service: Service | None = None) -> str:
     if daemon.stopping:
         return "stopping"
     return state_of(service or daemon.models.default.service)
+
+
+def info(daemon: Watched, name: str | None = None, *, template: bool = False) -> dict[str, Any]:
+    """``model`` is that of this name, else the default; ``None`` while it is not loaded, with
+    ``state`` saying what is going on.  ``models`` has all of them.
+    ``template``: its ``template`` is the text of the chat template.
+    ``next_try`` is when one that cannot be served now is tried again."""
+    service = daemon.sessions.services.find(name)
+    next_try = daemon.models.all[service.number].next_try
+    model = model_of(service.engine) if service.engine is not None else None
+    ready = service.engine.ready if service.engine is not None else None
+    if template and model is not None and ready is not None:
+        model["template"] = ready.chat_template
+    config = daemon.config
+    names = (
+        "max_sessions", "max_queue", "idle_timeout_s", "max_unsent_bytes", "max_connections",
+        "drain_s",
+    )  # fmt: skip
+    limits = {name: getattr(config, name) for name in names} | daemon.limits._asdict()
+    return {
+        "version": umaserve.__version__,
+        "pid": os.getpid(),
+        "socket": config.socket,
+        "http": daemon.http or None,
+        "state": state(daemon, service),
+        "model": model,
+        "models": models_of(daemon),
+        "next_try": next_try.state() if next_try is not None else None,
+        "limits": limits,
+        "sessions": session_rows(daemon.sessions),
+        "recent": daemon.meters.recent_requests.read(),
+    }
 
 
 def models_of(daemon: Watched) -> list[dict[str, Any]]:

@@ -163,11 +163,11 @@ def masks_that_are_said(seconds: float, path: str) -> None:
 @once_numba_may_load
 def memory_runs_out(sign: str) -> None:
     """Another program takes all memory as soon as there is a file called ``sign``."""
-    from umaserve.engine.cells import prefixes
+    from umaserve.engine.prefixes import memory_share
 
-    honest = prefixes.available_bytes
-    prefixes.available_bytes = lambda: 1 if os.path.exists(sign) else honest()
-    prefixes.IDLE_LOOK_MS, prefixes.LOOK_S = 20, 0.01
+    honest = memory_share.available_bytes
+    memory_share.available_bytes = lambda: 1 if os.path.exists(sign) else honest()
+    memory_share.IDLE_LOOK_MS, memory_share.LOOK_S = 20, 0.01
 
 
 @once_numba_may_load
@@ -237,7 +237,7 @@ def woken_late(late_s: float) -> None:
 @once_numba_may_load
 def kept_without_end() -> None:
     """Of a rated prompt there is always a piece left that is to be kept."""
-    from umaserve.engine.cells.prefixes import Prefixes
+    from umaserve.engine.prefixes.prefixes import Prefixes
 
     bring = Prefixes.bring
 

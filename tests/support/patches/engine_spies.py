@@ -149,8 +149,8 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
 
 
 def _spy_on_late_texts(path: str, late: str) -> None:
-    from umaserve.engine.cells.late_texts import LateTexts
     from umaserve.engine.loop.seats import Seats
+    from umaserve.engine.prefixes.late_texts import LateTexts
 
     put = LateTexts.put
 
@@ -194,7 +194,7 @@ def spied_ready_graph(path: str) -> None:
 @once_numba_may_load
 def kept_domains(path: str) -> None:
     """The domains that have texts, each time that a row was parked or is no more."""
-    from umaserve.engine.cells.prefixes import Prefixes
+    from umaserve.engine.prefixes.prefixes import Prefixes
 
     park, unpark = Prefixes.park, Prefixes.unpark
 

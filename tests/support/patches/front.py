@@ -23,9 +23,9 @@ from umaserve.config import Config
 from umaserve.model_settings import ModelSettings
 from umaserve.models import needs as memory
 from umaserve.server import daemon
-from umaserve.server.clients import connection
+from umaserve.server.clients import intake
 from umaserve.server.engines import handle as engine_handle
-from umaserve.server.engines import slow_files
+from umaserve.server.engines import process, slow_files
 from umaserve.server.main import serve
 
 __all__ = ["note_requests", "own_faults"]
@@ -37,7 +37,7 @@ def no_memory() -> None:
 
 
 def short_frames() -> None:
-    connection.FRAME_S = 0.5
+    intake.FRAME_S = 0.5
 
 
 def small_budgets() -> None:
@@ -64,7 +64,7 @@ def impatient() -> None:
 
 def unkillable() -> None:
     """An engine in a system call that does not end."""
-    engine_handle.UNKILLABLE_S = engine_handle.REAP_S = 0.3
+    engine_handle.UNKILLABLE_S = process.REAP_S = 0.3
     subprocess.Popen.kill = lambda self: None
 
 

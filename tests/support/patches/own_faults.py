@@ -9,7 +9,8 @@ from typing import Any
 
 from umaserve.server.clients.connection import Connection
 from umaserve.server.figures.scorecard import Scorecard
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests import rows
+from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request
 
 
@@ -50,7 +51,7 @@ def own_faults() -> None:
         return request
 
     Request.create = creating  # type: ignore[method-assign, assignment]
-    Request.submit_message = _boom_for("bad-submit", Request.submit_message, 0)  # type: ignore
+    rows.submission = _boom_for("bad-submit", rows.submission, 0)
     Connection.token = _boom_for("bad-token", Connection.token, 1)  # type: ignore[method-assign]
     Connection.end = _boom_for("bad-end", Connection.end, 1)  # type: ignore[method-assign]
     Meters.sent = _boom_for("bad-count", Meters.sent, 1)  # type: ignore[method-assign]

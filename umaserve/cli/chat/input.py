@@ -8,8 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from umaserve.texts import printable
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
 
 QUOTES = '"""'
 
@@ -39,26 +43,10 @@ def lines_of_input() -> str | None:
     return without_quotes(text.rstrip("\n")) if text else None
 
 
-def typed_messages(
-    commands: Sequence[str],
-    with_file: Sequence[str],
-    on_interrupt: Callable[[], None],
-    name: Callable[[], str],
-) -> Callable[[], str | None]:
-    """A function that asks a person for the next message; it returns ``None`` after Ctrl-D.
-
-    Enter sends, Alt-Enter begins a new line, and pasted lines are one message.  Tab completes
-    ``commands``, and names of files behind those ``with_file``.  Ctrl-C at the prompt drops what
-    was typed, calls ``on_interrupt`` and asks again.  ``name`` is shown at the right.
-
-    Long: one key binding after another.
-    """
-    # the answer to its question where the cursor is would mix with what is typed ahead
-    os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
-    from prompt_toolkit import PromptSession
+def _completer(commands: Sequence[str], with_file: Sequence[str]) -> Completer:
+    """Return what completes commands, and names of files behind those ``with_file``."""
     from prompt_toolkit.completion import Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     class Words(Completer):
         _paths = PathCompleter(expanduser=True)
@@ -71,6 +59,26 @@ def typed_messages(
             if space and word in with_file:
                 return list(self._paths.get_completions(Document(rest), event))  # type: ignore[arg-type]
             return []
+
+    return Words()
+
+
+def typed_messages(
+    commands: Sequence[str],
+    with_file: Sequence[str],
+    on_interrupt: Callable[[], None],
+    name: Callable[[], str],
+) -> Callable[[], str | None]:
+    """A function that asks a person for the next message; it returns ``None`` after Ctrl-D.
+
+    Enter sends, Alt-Enter begins a new line, and pasted lines are one message.  Tab completes
+    ``commands``, and names of files behind those ``with_file``.  Ctrl-C at the prompt drops what
+    was typed, calls ``on_interrupt`` and asks again.  ``name`` is shown at the right.
+    """
+    # the answer to its question where the cursor is would mix with what is typed ahead
+    os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     keys = KeyBindings()
 
@@ -92,7 +100,7 @@ def typed_messages(
         multiline=True,
         prompt_continuation="  ",
         key_bindings=keys,
-        completer=Words(),
+        completer=_completer(commands, with_file),
         complete_while_typing=False,
     )
 

@@ -90,12 +90,7 @@ def _keep_row(loop, parity, end_ns, moved):
 
 @njit(**INNER, _nrt=True)
 def account(loop, parity):
-    """Counters and the tick ring of one finished tick; runs after its tokens were published.
-
-    ``parity``: which of the last two ticks it is.
-
-    Long: a list of counters.
-    """
+    """Count a finished tick (of two: ``parity``), and keep it in the ring; behind its tokens."""
     header, fixed, knobs = loop.columns.header, loop.fixed, loop.knobs
     cost, budget = loop.cost, loop.budget
     facts, info = loop.work.facts[parity], loop.work.info[parity]
@@ -144,6 +139,19 @@ def account(loop, parity):
     header.first_chunk_ns = (told if told else now) - decoded
     if wall_ms > knobs.tick_budget_ms:
         header.ticks_over_budget += 1
+    _tell_plan(header, info)
+    header.cost_error_ppm = int(cost.error[0] * 1e6)
+    header.bmt_last_bytes = int(moved)
+    header.bmt_bytes_total += int(moved)
+    header.bmt_budget_bps = int(bandwidth.budget_bps(budget))
+    header.bmt_measured_bps = int(bandwidth.measured_bps(budget))
+    header.cells_used = count_used(loop.state.state, loop.state.n_past)
+    _keep_row(loop, parity, end, moved)
+
+
+@njit(**INNER, _nrt=True)
+def _tell_plan(header, info):
+    """Counters of the plan of one finished tick."""
     flags = info.marks
     header.guard_active = 1 if flags & FLAG_GUARDED else 0
     if flags & FLAG_SKIPPED_PREFILL:
@@ -152,10 +160,3 @@ def account(loop, parity):
         header.bmt_trimmed += 1
     if info.baseline_ms > 0.0:
         header.baseline_ns = int(info.baseline_ms * 1e6)
-    header.cost_error_ppm = int(cost.error[0] * 1e6)
-    header.bmt_last_bytes = int(moved)
-    header.bmt_bytes_total += int(moved)
-    header.bmt_budget_bps = int(bandwidth.budget_bps(budget))
-    header.bmt_measured_bps = int(bandwidth.measured_bps(budget))
-    header.cells_used = count_used(loop.state.state, loop.state.n_past)
-    _keep_row(loop, parity, end, moved)

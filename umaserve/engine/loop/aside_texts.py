@@ -8,8 +8,8 @@ from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
 from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.aside.texts import fitting
-from umaserve.engine.cells.prefixes import Prefixes
 from umaserve.engine.model.pooling import RANK, pooling_of
+from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control

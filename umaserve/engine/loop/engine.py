@@ -19,7 +19,6 @@ from umaserve.drafts.ring import FEWEST_SHARED, remember
 from umaserve.drafts.wanted import MOST, MOST_EACH
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.cells import integrity
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.drafting.opening import allocate_drafts, open_speaker, tell_of_failure
@@ -36,6 +35,7 @@ from umaserve.engine.prefill import worker as prefill_worker
 from umaserve.engine.prefill.orders import Orders
 from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
 from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.engine.prefixes import integrity
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
 from umaserve.engine.samplers.team_rows import make_team

@@ -16,9 +16,9 @@ from umaserve.cache import disk
 from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
-from umaserve.engine.cells.prefixes import WORTH_A_WAIT, Prefixes
-from umaserve.engine.cells.shelf import Shelf
 from umaserve.engine.model.cost_file import saved_by
+from umaserve.engine.prefixes.prefixes import WORTH_A_WAIT, Prefixes
+from umaserve.engine.prefixes.shelf import Shelf
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.urgency import gives_way
 from umaserve.wire import messages as m

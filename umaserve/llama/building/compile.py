@@ -86,6 +86,20 @@ def default_jobs() -> int:
     return max(1, min(processors, memory // _BYTES_PER_JOB))
 
 
+def _environment(tree: Path, folder: Path, tools: Toolchain) -> dict[str, str]:
+    """Return the variables of a build; its extra header goes into ``folder``."""
+    environment = {**os.environ, "CC": tools.cc, "CXX": tools.cxx}
+    environment["NINJA_STATUS"] = "[%f/%t] "
+    # A failed assertion prints __FILE__: the name within llama.cpp, not that of a folder long gone.
+    for name in ("CFLAGS", "CXXFLAGS"):
+        flag = shlex.quote(f"-ffile-prefix-map={tree}/=")
+        environment[name] = f"{os.environ.get(name, '')} {flag}".strip()
+    intrinsics = folder / "intrinsics.h"
+    intrinsics.write_text(INTRINSICS, "utf-8")
+    environment["CXXFLAGS"] += f" -include {shlex.quote(str(intrinsics))}"
+    return environment
+
+
 def compile_tree(
     tree: Path,
     commit: str,
@@ -101,8 +115,6 @@ def compile_tree(
     """Compiles `tree` in `folder`; returns the folder that holds what was made.
 
     That is the libraries, or with `peers_of` (a build) the programs, linked to its libraries.
-
-    Long: a build has an order, and every step may fail.
     """
     folder.mkdir()
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
@@ -122,15 +134,7 @@ def compile_tree(
         reuse = folder / "reuse.cmake"
         reuse.write_text(_REUSE.replace("@BUILD@", peers_of.as_posix()), "utf-8")
         arguments.append(f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={reuse}")
-    environment = {**os.environ, "CC": tools.cc, "CXX": tools.cxx}
-    environment["NINJA_STATUS"] = "[%f/%t] "
-    # A failed assertion prints __FILE__: the name within llama.cpp, not that of a folder long gone.
-    for name in ("CFLAGS", "CXXFLAGS"):
-        flag = shlex.quote(f"-ffile-prefix-map={tree}/=")
-        environment[name] = f"{os.environ.get(name, '')} {flag}".strip()
-    intrinsics = folder / "intrinsics.h"
-    intrinsics.write_text(INTRINSICS, "utf-8")
-    environment["CXXFLAGS"] += f" -include {shlex.quote(str(intrinsics))}"
+    environment = _environment(tree, folder, tools)
     hint = f"Other backends: {builds.BUILD_COMMAND} --backend {'|'.join(builds.BACKENDS)}"
     what = "llama-server and the benchmarks" if peers_of else f"libllama ({plan.choice.backend})"
     with report.step(f"Configuring {what}") as step:

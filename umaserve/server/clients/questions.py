@@ -10,7 +10,7 @@ import trio
 
 from umaserve.budget import Budget
 from umaserve.protocol import E_LIMIT_002, ProtocolError
-from umaserve.server.requests.turns import Line, Turns
+from umaserve.server.requests.queue.turns import Line, Turns
 
 WAITING = 256  # of all programs; one alone may have half
 

@@ -10,7 +10,7 @@ from umaserve.config import Config
 from umaserve.server.clients.limits import Limits
 from umaserve.server.clients.shares import FrameBudget, FrontTime
 from umaserve.server.log.lines import Log
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -26,40 +25,26 @@ from umaserve.chat import plain_turns
 from umaserve.chat.questions import Abilities, ChatModel
 from umaserve.models.identity import ModelIdentity
 from umaserve.server.engines import blame
+from umaserve.server.engines.asked import EngineQuestions
 from umaserve.server.engines.awake import resumed_ns
+from umaserve.server.engines.control import ControlSender
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.engines.process import read_lines, reap, spawn, wait_exit
 from umaserve.server.engines.pulse import EnginePulse
 from umaserve.server.log.lines import trace
-from umaserve.system.parent import signals_left_to_front
 from umaserve.texts import path_of
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-STDERR_LINE_BYTES = 2000
 EOF_GRACE_S = 3.0  # from the end of its control socket to SIGKILL
 STOP_GRACE_S, STUCK_GRACE_S = 5.0, 0.5  # from Shutdown to SIGKILL
 LOAD_SILENCE_S = 600.0  # a load that says nothing for so long hangs; compiling takes minutes
 OPEN_SILENCE_S = 120.0  # the same before it has opened the model's file
 BUSY_LOOK_S, LATER_S, IDLE_LOOK_S = 0.1, 0.5, 5.0  # between two looks at an engine
 UNKILLABLE_S = 5.0  # from SIGKILL to when nobody waits for its end any more
-REAP_S = 1.0
 APPS_KEPT = 256  # of requests that are over
-
-
-@dataclass(eq=False)
-class _Question:
-    """Asked of the engine beside all requests; ``answer`` stays ``None`` when it ends first."""
-
-    sent_ns: int
-    done: trio.Event = field(default_factory=trio.Event)
-    answer: m.Tokens | m.Embedded | m.CacheReport | None = None
-    fault: str = ""  # it was being tokenised when the engine died, and how that was
-
-
-class TextFault(Exception):
-    """A text brought the engine down; the message says how it ended."""
 
 
 class EngineHandle:
@@ -117,22 +102,19 @@ class EngineHandle:
         self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
         self._pulse = EnginePulse(hang_floor_s)
         self._reserve = reserve or Reserve(0)
-        self._asked = False
+        self._told_to_end = False
         self._hung = False
         self._why = ""
         self._load_failed = ""
         self._last_words = LastWords()
-        self._out = bytearray()
-        self._later = bytearray()
-        self._out_ready = trio.Event()
+        self._sender = ControlSender()
+        self.asked = EngineQuestions(self.send)
         self._stirred = trio.Event()  # something was sent
         self._last_message_ns = self._killed_ns = 0
         self._life = trio.CancelScope()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._fds: list[int] = []
-        self._asked_texts: dict[int, _Question] = {}  # by ref, the oldest first
-        self._next_ref = 1
 
     # --- what the front asks ---------------------------------------------------------------------
 
@@ -167,16 +149,14 @@ class EngineHandle:
         if isinstance(message, m.Submit | m.SetLane | m.Cancel) and message.is_urgent:
             # a chunk of prompts in flight may be given up for it
             self.table.abort.urgent += 1
-        self._out += self._later + data
-        self._later.clear()
-        self._write()
+        self._sender.send(data)
 
     def send_along(self, message: m.ToEngine) -> None:
         """Queue a message that can wait for the next one, or for half a second at most.
 
         The engine stops between two ticks for what comes, however little it is.
         """
-        self._later += m.encode(message)
+        self._sender.send_along(m.encode(message))
         self._pulse.sent(time.monotonic_ns())
         self._stirred.set()
 
@@ -188,44 +168,10 @@ class EngineHandle:
         rows = (table.serial == serial) & (table.t_first_ns == 0)
         return bool((rows & (table.in_tick == 1)).any())
 
-    def _write(self) -> None:
-        self._write_now()
-        if self._out:
-            self._out_ready.set()
-
     def nudge(self) -> None:
         """End the engine's sleep with an empty message; it looks out for a real one for a while."""
-        if self.ready is not None and not self._out:
-            self._out += m.NUDGE
-            self._write_now()
-
-    async def tokenize(
-        self, texts: Sequence[str], add_special: bool, parse_special: bool
-    ) -> m.Tokens | None:
-        """Token ids of ``texts``; ``None`` when the engine ends first.
-
-        A caller that stops waiting takes the question back.  Raises ``TextFault`` where one of the
-        texts was being tokenised as the engine ended.
-        """
-        first, *more = texts
-        answer = await self._ask(
-            lambda ref: m.Tokenize(ref, first, add_special, parse_special, more), forget=m.Forget
-        )
-        assert answer is None or isinstance(answer, m.Tokens)
-        return answer
-
-    async def embed(self, what: str | list[int], truncate: bool) -> m.Embedded | None:
-        """The vector of a text or of token ids; ``None`` when the engine ends first.
-
-        Whoever stops waiting takes the question back.  Raises ``TextFault`` as `tokenize` does.
-        """
-        asked = {"text": what} if isinstance(what, str) else {"tokens": what}
-        answer = await self._ask(
-            lambda ref: m.Embed(ref, truncate=truncate, **asked),  # type: ignore[arg-type]
-            forget=m.Forget,
-        )
-        assert answer is None or isinstance(answer, m.Embedded)
-        return answer
+        if self.ready is not None:
+            self._sender.nudge()
 
     def note_app(self, serial: int, app: str) -> None:
         """Remember for a while whose request this was, which is over."""
@@ -238,39 +184,6 @@ class EngineHandle:
         request = self.requests.get(serial)
         return str(request.app) if request is not None else self._apps.get(serial, "")
 
-    async def cache(self) -> m.CacheReport | None:
-        """Ask for the contents of its prefix cache; ``None`` when the engine ends first."""
-        answer = await self._ask(m.AskCache)
-        assert answer is None or isinstance(answer, m.CacheReport)
-        return answer
-
-    async def _ask(
-        self,
-        message: Callable[[int], m.ToEngine],
-        forget: Callable[[int], m.ToEngine] | None = None,
-    ) -> m.Tokens | m.Embedded | m.CacheReport | None:
-        if self.exit is not None:
-            return None
-        ref, self._next_ref = self._next_ref, self._next_ref + 1
-        question = self._asked_texts[ref] = _Question(time.monotonic_ns())
-        self.send(message(ref))
-        try:
-            await question.done.wait()
-        except trio.Cancelled:
-            if forget is not None:
-                self.send(forget(ref))
-            raise
-        finally:
-            self._asked_texts.pop(ref, None)
-        if question.fault:
-            raise TextFault(question.fault)
-        return question.answer
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether somebody waits for an answer beside all requests."""
-        return bool(self._asked_texts)
-
     @property
     def is_tokenizing(self) -> bool:
         """Whether the engine tokenises a question's text now, or did when it ended."""
@@ -279,7 +192,7 @@ class EngineHandle:
     def kill(self, *, hung: bool = False, why: str = "") -> None:
         """SIGKILL; ``run()`` returns soon after.  It is replaced if it ``hung``, or there is
         another reason ``why``."""
-        self._asked, self._hung = True, self._hung or hung or bool(why)
+        self._told_to_end, self._hung = True, self._hung or hung or bool(why)
         self._why = self._why or why
         self._killed_ns = self._killed_ns or time.monotonic_ns()
         if self._process is not None and self._process.poll() is None:
@@ -289,7 +202,7 @@ class EngineHandle:
         """Ask it to leave, kill it when it does not, and wait for its end."""
         # one that still has requests did not react to their cancellation either
         grace_s = STUCK_GRACE_S if self.requests else STOP_GRACE_S
-        self._asked = True
+        self._told_to_end = True
         self.accepting = False
         if self.ready is None:  # it does not listen while it loads
             self.kill()
@@ -323,15 +236,21 @@ class EngineHandle:
 
     async def _live(self) -> None:
         with self._reserve.lent():
-            wake_fd, stderr_fd = self._spawn()
+            self.spawned_ns = self._last_message_ns = time.monotonic_ns()
+            spawned = spawn(self._command, self.start)
+        self._process, self._control, self.table = spawned[:3]
+        self._piece_fd, *_ = self._fds = [spawned.pieces, spawned.wake, spawned.stderr]
+        self.pid = spawned.process.pid
+        self._sender.open(spawned.control)
+        self._sender.send(m.encode(self.start))
         async with trio.open_nursery() as nursery:
             eofs = [trio.Event() for _ in range(3)]
             nursery.start_soon(self._read_control, eofs[0])
-            nursery.start_soon(self._read_wake, wake_fd, eofs[1])
-            nursery.start_soon(self._read_stderr, stderr_fd, eofs[2])
-            nursery.start_soon(self._write_control)
+            nursery.start_soon(self._read_wake, spawned.wake, eofs[1])
+            nursery.start_soon(read_lines, spawned.stderr, self._keep_line, eofs[2])
+            nursery.start_soon(self._sender.run)
             nursery.start_soon(self._watch)
-            await self._wait_exit()
+            await wait_exit(spawned.process)
             with trio.move_on_after(1.0):  # what it said last is still in the pipes
                 for eof in eofs:
                     await eof.wait()
@@ -349,74 +268,20 @@ class EngineHandle:
     def _awake(self) -> None:
         self._call(self._on_wake)
 
-    def _spawn(self) -> tuple[int, int]:
-        start = self.start
-        spec = t.TableSpec(start.n_slots, start.positions + 1)
-        inherited: list[int] = []
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._control = ours
-        ours.setblocking(False)
-        try:
-            inherited.append(theirs.detach())
-            wake_read, wake_write = os.pipe()
-            self._fds.append(wake_read)
-            inherited.append(wake_write)
-            self.table, table_fd = t.SessionTable.create(spec)
-            inherited.append(table_fd)
-            self._piece_fd = t.shared_file(t.PIECE_BYTES)
-            self._fds.append(self._piece_fd)
-            err_read, err_write = os.pipe()
-            self._fds.append(err_read)
-            os.set_blocking(err_read, False)
-            os.set_blocking(wake_write, False)
-            arguments = zip(
-                ("--control", "--wake", "--table", "--pieces"),
-                (inherited[0], wake_write, table_fd, self._piece_fd),
-                strict=True,
-            )
-            try:
-                self.spawned_ns = self._last_message_ns = time.monotonic_ns()
-                with signals_left_to_front():
-                    self._process = subprocess.Popen(
-                        [*self._command, *(str(a) for pair in arguments for a in pair)],
-                        stdin=subprocess.DEVNULL,
-                        stdout=err_write,  # whatever a library prints must not reach a dashboard
-                        stderr=err_write,
-                        pass_fds=(*inherited, self._piece_fd),
-                    )
-            finally:
-                os.close(err_write)
-        finally:
-            for fd in inherited:
-                os.close(fd)
-        self.pid = self._process.pid
-        self._out += m.encode(start)
-        self._write()
-        return wake_read, err_read
-
-    async def _wait_exit(self) -> None:
-        process = self._process
-        assert process is not None
-        try:
-            pidfd = os.pidfd_open(process.pid)
-        except (AttributeError, OSError):  # not Linux, or an old or emulated one
-            await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
-            return
-        try:
-            await trio.lowlevel.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
-        process.wait()
-
     def _close(self) -> None:
         process = self._process
         if process is not None:
             if process.poll() is None:
-                self._asked = True
+                self._told_to_end = True
                 process.kill()
-            status = self._reap(process)
+            status = reap(process)
+            if status is None:
+                text = f"engine {self.pid} was killed and does not end; it is left behind"
+                self._on_log("error", text)
+                status = -signal.SIGKILL
         else:
             status = 1
+        self._sender.close()
         if self._control is not None:
             self._control.close()
         for fd in self._fds:
@@ -424,54 +289,19 @@ class EngineHandle:
         self._fds.clear()
         self.exit = EngineExit(
             status,
-            self._asked and not self._hung,
+            self._told_to_end and not self._hung,
             self._hung,
             self._load_failed,
             self._last_words.lines(),
             self._why,
         )
-        if self.is_tokenizing and self.exit.kind == blame.FAULT:
-            culprit = self._asked_texts.get(self.table.header.tokenizing)
-            if culprit is not None:  # else nobody waits for the answer any more
-                culprit.fault = str(self.exit)
-        for question in self._asked_texts.values():
-            question.done.set()
+        is_blamed = self.is_tokenizing and self.exit.kind == blame.FAULT
+        self.asked.end(self.table.header.tokenizing if is_blamed else 0, str(self.exit))
         self.accepting = False
         self.settled.set()
         self.exited.set()
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a process that was killed; not for ever: a system call on a file that does not
-        answer keeps even such a process."""
-        try:
-            return process.wait(REAP_S)
-        except subprocess.TimeoutExpired:
-            text = f"engine {self.pid} was killed and does not end; it is left behind"
-            self._on_log("error", text)
-            return -signal.SIGKILL
-
     # --- moving bytes -----------------------------------------------------------------------------
-
-    def _write_now(self) -> None:
-        if self._control is None or self.exit is not None:
-            self._out.clear()
-            return
-        try:
-            while self._out:
-                del self._out[: self._control.send(self._out)]
-        except BlockingIOError:
-            return
-        except OSError:  # it is gone; its exit is noticed by the watcher of the process
-            self._out.clear()
-
-    async def _write_control(self) -> None:
-        assert self._control is not None
-        while True:
-            await self._out_ready.wait()
-            self._out_ready = trio.Event()
-            while self._out:
-                await trio.lowlevel.wait_writable(self._control)
-                self._write_now()
 
     async def _read_control(self, eof: trio.Event) -> None:
         assert self._control is not None
@@ -517,10 +347,7 @@ class EngineHandle:
                 self._load_failed = message.message
                 self.accepting = False
             case m.Tokens() | m.Embedded() | m.CacheReport():
-                question = self._asked_texts.get(message.ref)
-                if question is not None:
-                    question.answer = message
-                    question.done.set()
+                self.asked.answered(message)
                 return
             case m.Log():
                 self._on_log(message.level, message.text)
@@ -554,29 +381,9 @@ class EngineHandle:
         finally:
             os.close(fd)
 
-    async def _read_stderr(self, fd: int, eof: trio.Event) -> None:
-        rest = b""
-        while True:
-            await trio.lowlevel.wait_readable(fd)
-            try:
-                data = os.read(fd, 65536)
-            except BlockingIOError:
-                continue
-            if not data:
-                break
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._keep_line(line)
-            rest = rest[-STDERR_LINE_BYTES:]
-        if rest:
-            self._keep_line(rest)
-        eof.set()
-
-    def _keep_line(self, line: bytes) -> None:
-        text = line[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip()
-        if text:
-            self._last_words.take(text)
-            self._on_log("debug", text)
+    def _keep_line(self, text: str) -> None:
+        self._last_words.take(text)
+        self._on_log("debug", text)
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -585,9 +392,7 @@ class EngineHandle:
             await self._next_look()
             if self.requests:
                 self._awake()
-            self._out += self._later
-            self._later.clear()
-            self._write()
+            self._sender.send(b"")
             now_ns = time.monotonic_ns()
             if self._killed_ns:
                 if now_ns - self._killed_ns > UNKILLABLE_S * 1e9:
@@ -599,7 +404,7 @@ class EngineHandle:
         """Often while something is expected of the engine; an idle one is left alone."""
         if self.requests or self.ready is None:
             await trio.sleep(BUSY_LOOK_S)
-        elif self._asked_texts or self._killed_ns or self._pulse.waits(self.table.header):
+        elif self.asked or self._killed_ns or self._pulse.waits(self.table.header):
             await trio.sleep(LATER_S)
         else:
             self._stirred = trio.Event()

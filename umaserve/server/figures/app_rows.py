@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from umaserve.protocol import WITHOUT_KEY
-from umaserve.server.requests.apps import App, Apps
+from umaserve.server.requests.life import Stage
+from umaserve.server.requests.meters.apps import App, Apps
 from umaserve.server.requests.request import LANE_NAMES, Request
 
 
@@ -24,7 +25,7 @@ def app_rows(apps: Apps, live: Iterable[Request], now_s: float) -> dict[str, dic
         app = request.figures
         if app is not None:
             active[app] += 1
-            if request.accepted:
+            if request.stage is Stage.RUNNING:
                 app.lane, app.reason = request.lane_now()
     known = apps.all()
     recent = [app.recent(now_s) for app in known]

@@ -111,6 +111,4 @@ def hint(before: str, kept: str, wanted: str) -> str:
 
 def _spans(pattern: re.Pattern[str], text: str, at: int) -> bool:
     """Whether a match holds the character ``at``, or begins right behind it."""
-    return any(
-        found.start() <= at + NEAR and found.end() > at for found in pattern.finditer(text)
-    )
+    return any(found.start() <= at + NEAR and found.end() > at for found in pattern.finditer(text))

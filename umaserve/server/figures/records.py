@@ -14,7 +14,7 @@ import trio
 from umaserve.config import Config
 from umaserve.server.figures.record_file import RecordFile
 from umaserve.server.figures.scorecard import Scorecard
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.meters.meters import Meters
 from umaserve.wire.header import TickRow
 
 SAMPLE_S = 5.0  # the scorecard's own window wants to be filled that often

@@ -19,7 +19,7 @@ import numpy as np
 from umaserve.config import Config
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.figures.app_rows import app_rows
-from umaserve.server.requests.meters import EARLY_NS, Counters, Meters
+from umaserve.server.requests.meters.meters import EARLY_NS, Counters, Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
 from umaserve.system.process_stats import process_stats

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from umaserve.metrics import quantile
+from umaserve.server.requests.life import Stage
 from umaserve.server.requests.request import LANE_NAMES, Request
 from umaserve.server.requests.sessions import Sessions
 from umaserve.wire import table as t
@@ -68,7 +69,7 @@ def _in_engine(request: Request) -> tuple[int, int, bool]:
     FREE, 0 and False without a row.
     """
     engine, slot = request.engine, request.slot
-    if engine is None or not request.accepted:
+    if engine is None or request.stage is not Stage.RUNNING:
         return t.FREE, 0, False
     table = engine.table
     if table.serial[slot] != request.serial:

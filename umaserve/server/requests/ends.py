@@ -10,30 +10,43 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import trio
-
 from umaserve.chat.questions import Parsed
 from umaserve.protocol import E_RUNTIME_001, ProtocolError
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.delivery import tell_rest
-from umaserve.server.requests.meters import Meters
+from umaserve.server.requests.life import Answer, Stage
+from umaserve.server.requests.meters.meters import Meters
+from umaserve.server.requests.registry import Registry
 from umaserve.server.requests.request import Request, Sink
+from umaserve.server.requests.tokens.delivery import tell_rest
 from umaserve.wire import messages as m
 
 
 class Ends:
-    """``live`` are the requests that did not end, by serial; ``on_over`` hears of each end."""
+    """Every way to the end of a request."""
 
-    def __init__(self, meters: Meters, log: Callable[..., None]) -> None:
-        self.live: dict[int, Request] = {}
+    def __init__(self, registry: Registry, meters: Meters, log: Callable[..., None]) -> None:
+        self.registry = registry
         self._meters = meters
         self._log = log
-        self._changed = trio.Event()
-        self.on_over: Callable[[Request], None] = lambda request: None
 
-    async def next(self) -> None:
-        """Returns when the next request has ended."""
-        await self._changed.wait()
+    def cancel(self, request: Request, *, gone: bool = False) -> None:
+        """End a request at its next token; ``gone``: nobody is there to hear about it."""
+        was = request.answer
+        if gone and not request.told:
+            request.answered(Answer.TOLD)
+        if was is not Answer.OPEN or request.serial not in self.registry.live:
+            return
+        if not gone:
+            request.answered(Answer.CANCELLED)
+        if request.engine is not None:
+            request.engine.send(m.Cancel(request.serial))
+            return
+        request.stop_waiting()
+        try:
+            self.end(request, "cancel")
+        except Exception as error:
+            self.broke(request, error)
+        self.flush(request.sink)
 
     def tell(self, request: Request, reason: str) -> None:
         """The last event of a request, once; where its text makes a message, when that is there."""
@@ -43,9 +56,9 @@ class Ends:
         request.ended_ns = time.monotonic_ns()
         if request.reply is None or reason == "error":
             self._say(request, reason)
-            request.told = True
+            request.answered(Answer.TOLD)
             return
-        request.told = request.awaits_reply = True
+        request.answered(Answer.PARSING)
         request.reply.end(lambda outcome: self._replied(request, reason, outcome))
 
     def _replied(self, request: Request, reason: str, outcome: Parsed | ProtocolError) -> None:
@@ -57,12 +70,11 @@ class Ends:
             else:
                 calls = reason == "stop" and outcome.calls
                 self._say(request, "tool_calls" if calls else reason, outcome.message)
+            request.answered(Answer.TOLD)
         except Exception as error:
-            request.told = False
             self.broke(request, error)
         self.flush(request.sink)
-        request.awaits_reply = False
-        if request.is_over:
+        if request.stage is Stage.OVER:
             self._remove(request)
 
     def _say(self, request: Request, reason: str, message: Any = None) -> None:
@@ -75,8 +87,8 @@ class Ends:
         self.tell(request, reason)
         text = f"request {request.id!r} ended ({reason}) after {len(request.tokens)} tokens"
         self._log("debug", text, request=request.id, connection=request.sink.label)
-        request.is_over = True
-        if not request.awaits_reply:
+        request.enter(Stage.OVER)
+        if request.answer is not Answer.PARSING:
             self._remove(request)
 
     def fail(self, request: Request, code: str, message: str) -> None:
@@ -98,14 +110,18 @@ class Ends:
         if not request.told:
             tell_rest(request)
             request.sink.error(request, code, message, final=not begun)
-            request.told = not begun
+            if not begun:
+                request.answered(Answer.TOLD)
 
-    def fail_waiting(self, requests: Iterable[Request], code: str, message: str) -> None:
-        """End requests that have no engine."""
+    def refuse(self, requests: Iterable[Request], code: str, message: str) -> None:
+        """End requests that have no row, with an error; a cancelled one as it wanted."""
         for request in list(requests):
             request.stop_waiting()
             try:
-                self.fail(request, code, message)
+                if request.answer is Answer.OPEN:
+                    self.fail(request, code, message)
+                else:
+                    self.end_cancelled(request)
             except Exception as error:
                 self.broke(request, error)
             self.flush(request.sink)
@@ -123,9 +139,8 @@ class Ends:
 
         A row that it has is given up in the engine, and freed when that has ended it.
         """
-        if request.broken:
+        if request.answer is Answer.BROKEN:
             return
-        request.broken = True
         text = f"request {request.id!r} failed inside the daemon and ends: {trace(error)}"
         self._log("error", text, request=request.id, connection=request.sink.label)
         try:
@@ -134,20 +149,24 @@ class Ends:
             text = f"{request.sink.label} cannot be told, and is closed: {trace(second)}"
             self._log("error", text, connection=request.sink.label)
             request.sink.abandon()
-        request.told = request.cancelled = True
+        request.answered(Answer.BROKEN)
         request.ended_ns = request.ended_ns or time.monotonic_ns()
         if request.engine is not None:
             request.engine.send(m.Cancel(request.serial))
         else:
             request.stop_waiting()
+            if request.stage is not Stage.OVER:
+                request.enter(Stage.OVER)
             self._remove(request)
 
     def _tell_broken(self, request: Request, error: Exception) -> None:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         text = f"this request failed inside the daemon ({what}); the daemon's log has the reason"
         self._meters.error(E_RUNTIME_001, text, request.id, request)
-        if request.told:
+        if request.answer is Answer.TOLD:
             return
+        if request.reply is not None:
+            request.reply.drop()
         begun = request.prompt_ids is not None
         request.sink.error(request, E_RUNTIME_001, text, final=not begun)
         if begun:
@@ -158,7 +177,4 @@ class Ends:
     def _remove(self, request: Request) -> None:
         if request.reply is not None:
             request.reply.drop()
-        if self.live.pop(request.serial, None) is not None:
-            self.on_over(request)
-        self._changed.set()
-        self._changed = trio.Event()
+        self.registry.remove(request)

@@ -6,31 +6,30 @@ Long: all that is known of a request has one owner.
 from __future__ import annotations
 
 import secrets
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.metrics import quantile
-from umaserve.protocol import WITHOUT_KEY, Generate, Overflow, Rated, Timings, Usage
-from umaserve.protocol.chat import must_call, size_of
+from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
+from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record
-from umaserve.server.requests.prompt_text import PromptText
-from umaserve.server.requests.reply import Reply
-from umaserve.server.requests.text import TextAssembler
-from umaserve.server.requests.turns import Asker, Turn
+from umaserve.server.requests.client import Client, is_key, number_of, sharer_name, sharer_of
+from umaserve.server.requests.conversations.reply import Reply
+from umaserve.server.requests.life import Answer, Stage, step
+from umaserve.server.requests.queue.turns import Asker, Turn
+from umaserve.server.requests.tokens.prompt_text import PromptText
+from umaserve.server.requests.tokens.text import TextAssembler
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
-    from umaserve.server.requests.apps import App
+    from umaserve.server.requests.meters.apps import App
 
 # of ``auto`` the engine's policy decides anew in every tick
 LANES = {
@@ -51,47 +50,8 @@ DECIDED = {
 }
 
 
-def sharer_of(sink: Sink, key: str, app: str | None) -> int:
-    """The program whose share is taken: the process that connected, or below 0 one that it names
-    where it asks for several."""
-    if sink.relays and _is_key(key):
-        return _number("key", key)
-    return _number("app", app) if sink.relays and app is not None else sink.program
-
-
-def _number(kind: str, name: str) -> int:
-    return -1 - (zlib.crc32(f"{kind} {name}".encode()) >> 1)
-
-
-def _is_key(key: str) -> bool:
-    return key not in ("", WITHOUT_KEY)
-
-
-def _sharer(message: Generate, sink: Sink) -> str:
-    """The name whose share a request takes: nobody can take another's by a name of their choice.
-
-    Over HTTP the API key's, else the app's, as without keys all is the owner's.  On the socket the
-    process's own, whatever app it names.
-    """
-    if not sink.relays:
-        return sink.app
-    return message.key if _is_key(message.key) else message.app or sink.app
-
-
-class Sink(Protocol):
+class Sink(Client, Protocol):
     """Where the events of a request go.  Plain calls that never block; ``flush`` sends them."""
-
-    @property
-    def label(self) -> str: ...  # of the connection, for logs and ``info``
-
-    @property
-    def app(self) -> str: ...  # what is known of the client
-
-    @property
-    def program(self) -> int: ...  # the process that connected
-
-    @property
-    def relays(self) -> bool: ...  # it asks for several programs, which its requests name
 
     def token(self, request: Request, text: str, token: int, rated: Rated | None) -> None: ...
 
@@ -142,14 +102,14 @@ class Request:
     arrived_ns: int
     assembler: TextAssembler
     quick: bool = False  # its tokens go out as they come, with nothing but their text
+    stage: Stage = Stage.WAITING  # changed by `enter`
+    answer: Answer = Answer.OPEN  # changed by `answered`
     record: Record = field(default_factory=Record)
     weight: float = 1.0  # of its program's share
     by_name: bool = False  # the configuration knows its program's name: all of that name are one
 
-    begin_due: bool = False  # its client wants to hear when it begins, and has not
     processed: int = 0  # tokens of the prompt that its client knows to be computed
     turn: Turn = field(default_factory=lambda: Turn(None, 1))  # in its lane, see `WaitingRoom`
-    begun: bool = False  # it has been given a sequence
     leave: Callable[[], object] | None = None  # takes it out of what it waits in
     rendered: Rendered | None = None  # its conversation, by ``rendered_by``
     rendered_by: ChatModel | None = None
@@ -158,7 +118,6 @@ class Request:
     engine: EngineHandle | None = None
     model: str = ""  # of the newest engine that it was on
     slot: int = -1
-    accepted: bool = False  # by the engine it is on now
     prompt_ids: list[int] | None = None
     kept: int = 0  # tokens in front of those that left the full context, see `shift`
     dropped: int = 0  # tokens that left it
@@ -176,11 +135,6 @@ class Request:
     admitted_ns: int = 0
     cached: int = 0  # tokens of the prompt that did not have to be computed
     former_drafts: tuple[int, int] = (0, 0)  # `drafts` of the rows that it had before
-    cancelled: bool = False  # the client or the daemon asked for its end
-    told: bool = False  # the client has its last event, or is gone
-    awaits_reply: bool = False  # its last event waits for the message that its text makes
-    is_over: bool = False  # it has no row any more
-    broken: bool = False  # our own code failed on it
     ended_ns: int = 0
     failure: tuple[str, str] | None = None  # code and message, where it is to end so
     overflow: Overflow | None = None  # of a prompt that is too long
@@ -208,7 +162,7 @@ class Request:
     ) -> Request:
         """``max_tokens`` holds where the client named none, ``apps`` what is configured by program
         where it says nothing else."""
-        settings = apps.get(_sharer(message, sink)) if apps else None
+        settings = apps.get(sharer_name(message, sink)) if apps else None
         priority, reason = message.priority, LABELLED
         if priority == "auto":
             reason = UNLABELLED
@@ -233,7 +187,6 @@ class Request:
             quick=message.stream
             and sampling.logprobs < 0
             and not (message.stop or message.echo or message.t_max_predict_ms),
-            begin_due=message.begin,
             max_tokens=max_tokens if message.max_tokens is None else message.max_tokens,
             rated=None if message.prompt_logprobs is None else PromptText(message.prompt),
         )
@@ -245,7 +198,26 @@ class Request:
         self.assembler = TextAssembler(stops)
         self.quick = self.quick and not stops and reply is None
 
+    def enter(self, stage: Stage) -> None:
+        """Go on to ``stage``; raise `ImpossibleStep` where no step leads there."""
+        self.stage = step(self.stage, stage)
+
+    def answered(self, answer: Answer) -> None:
+        """Note what the client is told; raise `ImpossibleStep` where that cannot be."""
+        self.answer = step(self.answer, answer)
+
+    @property
+    def told(self) -> bool:
+        """Whether no more tokens are delivered."""
+        return self.answer not in (Answer.OPEN, Answer.CANCELLED)
+
+    @property
+    def begin_due(self) -> bool:
+        """Whether its client wants to hear when it begins, and has not."""
+        return self.message.begin and not self.admitted_ns
+
     def wait_in(self, queue: dict[int, Request]) -> None:
+        self.enter(Stage.WAITING)
         queue[self.serial] = self
         self.leave = lambda: queue.pop(self.serial, None)
 
@@ -262,14 +234,16 @@ class Request:
     def lane_is_known(self) -> bool:
         """Whether the engine has taken it in, and the policy has given it a lane."""
         engine = self.engine
+        if self.stage is not Stage.RUNNING:
+            return False
         if not self.auto or engine is None or len(engine.requests) == 1:
-            return self.accepted
-        return self.accepted and int(engine.table.auto[self.slot]) != t.AUTO_NEW
+            return True
+        return int(engine.table.auto[self.slot]) != t.AUTO_NEW
 
     def lane_now(self) -> tuple[int, str]:
         """The lane that it has now, and why in a few words."""
         engine = self.engine
-        if not self.auto or engine is None or not self.accepted:
+        if not self.auto or engine is None or self.stage is not Stage.RUNNING:
             return self.lane, self.lane_reason
         table, slot = engine.table, self.slot
         lane, why = int(table.lane[slot]), DECIDED.get(int(table.auto[slot]))
@@ -281,8 +255,8 @@ class Request:
     def program(self) -> int:
         """Number of the program whose share the request takes: the process that connected.  The
         number is below 0 for a program with a name, from the configuration or a gateway."""
-        if self.by_name and not (self.sink.relays and _is_key(self.message.key)):
-            return _number("app", _sharer(self.message, self.sink))
+        if self.by_name and not (self.sink.relays and is_key(self.message.key)):
+            return number_of("app", sharer_name(self.message, self.sink))
         return sharer_of(self.sink, self.message.key, self.message.app)
 
     @property
@@ -292,7 +266,7 @@ class Request:
 
     @cached_property
     def cost(self) -> int:
-        """Turns that it takes of its program's (`umaserve.server.requests.turns`)."""
+        """Turns that it takes of its program's (`umaserve.server.requests.queue.turns`)."""
         message = self.message
         size = len(message.prompt or "") + 4 * len(message.tokens or ())
         if message.messages is not None:
@@ -331,96 +305,8 @@ class Request:
         dropped = (stored - self.kept) // 2
         self.dropped += dropped
         self.row_shifts += 1
-        self.accepted = False  # until the engine has done the same
+        self.enter(Stage.SUBMITTED)  # until the engine has done the same
         return m.Shift(self.serial, self.kept, dropped, self.max_tokens)
-
-    def submit_message(self) -> m.Submit:
-        """Return the message that hands the request to its engine."""
-        rendered, message = self.rendered, self.message
-        prompt = message.prompt if rendered is None else rendered.prompt
-        resumed = self.prompt_ids is not None
-        tokens = self.context if resumed else message.tokens
-        n_prompt = len(tokens or ()) - len(self.tokens)
-        slo = self.message.slo
-        rates = self.rated is not None and not self.rated.is_whole and not resumed
-        return m.Submit(
-            serial=self.serial,
-            slot=self.slot,
-            lane=self.lane,
-            prompt=None if resumed else prompt,
-            plain=() if resumed or rendered is None else rendered.plain,
-            tokens=tokens,
-            n_prompt=n_prompt,
-            max_tokens=m.NO_TOKENS if message.max_tokens == 0 else self.max_tokens,
-            strict_fit=not resumed and message.max_tokens is not None and not message.context_shift,
-            parse_special=message.parse_special or message.messages is not None,
-            add_bos=None if resumed else message.add_bos,
-            isolate=self.record.isolate,
-            deterministic=message.deterministic,
-            latency_cap=(slo.latency_cap if slo else None) or 0.0,
-            target_ttft_ms=(slo.target_ttft_ms if slo else None) or 0.0,
-            target_tbt_ms=(slo.target_tbt_ms if slo else None) or 0.0,
-            came_ns=self.arrived_ns,
-            turn=self.turn.at,
-            prompt_logprobs=(message.prompt_logprobs or 0) if rates else -1,
-            program=self.program,
-            weight=self.weight,
-            auto=self.auto and not self.tokens,  # what has begun is being read
-            domain=self._domain(),
-            session=bool(message.session),
-            shifts=message.context_shift,
-            left=self.left,
-            speculate=message.speculate,
-            sampling=self.sampling,
-            constraint=self._constraint(),
-        )
-
-    def _domain(self) -> str | None:
-        """Trust domain whose texts may share the request's prefixes; None: no text may."""
-        message = self.message
-        if not message.cache_prompt or message.deterministic or self.dropped:
-            return None
-        if message.cache_scope == "private":
-            return f"{message.key}{m.PRIVATE}{message.session}" if message.session else None
-        return message.key
-
-    def _constraint(self) -> m.Constraint | None:
-        """Constraint of the answer, with the budget of its thoughts; None: nothing binds it."""
-        chat, thoughts = self.message.chat, None
-        if self.rendered is not None and self.rendered.thoughts is not None:
-            found = self.rendered.thoughts
-            thoughts = m.Thoughts(found.start, found.ends, found.open, found.calls)
-        bound = self._bound(thoughts)
-        is_all = self.message.constraint is not None and not (chat.bound or must_call(chat))
-        if chat.thinking_budget is None or thoughts is None or is_all:
-            return bound
-        bound = bound or m.Constraint(m.NOTHING, "")
-        budget = m.Budget(thoughts, chat.thinking_budget, chat.thinking_budget_message)
-        return msgspec.structs.replace(bound, budget=budget)
-
-    def _bound(self, thoughts: m.Thoughts | None) -> m.Constraint | None:
-        """The client's own constraint, or that of the tools that it may call."""
-        own, rendered = self.message.constraint, self.rendered
-        if own is not None and not must_call(self.message.chat):
-            return m.Constraint(
-                own.kind,
-                own.text,
-                thoughts=thoughts if self.message.chat.bound else None,
-                calls="" if rendered is None else rendered.calls,
-            )
-        if rendered is None or not rendered.grammar:
-            return None
-        triggers = rendered.triggers() if rendered.grammar_lazy else ()
-        if rendered.grammar_lazy and not triggers:
-            return None  # nobody can tell where a call begins
-        return m.Constraint(
-            m.GRAMMAR,
-            rendered.grammar,
-            triggers=triggers,
-            begun=rendered.begun,
-            is_made=True,
-            thoughts=None if rendered.begun else thoughts,
-        )
 
     @property
     def open_parts(self) -> tuple[OpenPart, ...]:
@@ -472,10 +358,9 @@ class Request:
 
     def state(self) -> str:
         """For people: queued, prefill, decode or ending."""
-        if self.told or self.cancelled:
+        if self.answer is not Answer.OPEN:
             return "ending"
-        if self.engine is not None and not self.accepted and self.rated is not None:
-            return "prefill"
-        if self.engine is None or not self.accepted:
-            return "queued"
-        return "decode" if self.tokens else "prefill"
+        if self.stage is Stage.RUNNING:
+            return "decode" if self.tokens else "prefill"
+        is_rated = self.stage is Stage.SUBMITTED and self.rated is not None
+        return "prefill" if is_rated else "queued"

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.requests.waiting import WaitingRoom
+from umaserve.server.requests.queue.waiting import WaitingRoom
+from umaserve.server.requests.request import Request
 
 DEFAULT = 0  # number of the model that answers requests that name none
 
@@ -42,6 +43,11 @@ class Service:
     def is_ready(self) -> bool:
         """Whether a new request can have a row now."""
         return self.engine is not None and self.engine.serving and not self.holding
+
+    def over(self, request: Request) -> None:
+        """A request has ended."""
+        self.room.over(request)
+        self.used_s = time.monotonic()
 
     @property
     def label(self) -> str:

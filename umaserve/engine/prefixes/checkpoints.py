@@ -1,0 +1,97 @@
+"""Stops in prompts at which the states of rows are saved, for memory that cannot be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.cache.whole import MARK, checkpoints
+from umaserve.policy.cost.model import predict
+from umaserve.wire import table as t
+
+from .copies import WholeStates
+
+if TYPE_CHECKING:
+    from umaserve.cache.entry import Entry
+    from umaserve.engine.model.loaded import Loaded
+    from umaserve.policy.cost.model import CostModel
+
+SHARE = 0.1  # of the time of a prompt's part, at most, for copying what cannot be cut
+
+
+class Checkpoints:
+    """For the loop's thread, between ticks.  The column ``checkpoint`` says where a row stops."""
+
+    def __init__(
+        self, loaded: Loaded, table: t.SessionTable, cost: CostModel, copies: WholeStates,
+        to_disk: Callable[[Entry, str, np.ndarray], None],
+    ) -> None:  # fmt: skip
+        self._table, self._cost, self._copies, self._to_disk = table, cost, copies, to_disk
+        self._ends = loaded.eog_ids
+        self._stops: dict[int, list[int]] = {}  # by slot
+        self._firsts: dict[int, int] = {}  # by slot: the first stop of a text that is new
+
+    def begin(self, slot: int, tokens: np.ndarray, known: int) -> None:
+        """Choose stops in ``tokens`` (int32), a row's prompt with ``known`` tokens."""
+        stops = checkpoints(tokens, self._ends, known)
+        self._stops[slot] = stops
+        self._firsts[slot] = stops[0] if stops and not known else 0
+        self._stop_next(slot)
+
+    def forget(self, slot: int) -> None:
+        """Forget the stops of a row that gets another request."""
+        self._stops.pop(slot, None)
+
+    def before(self, slot: int, end: int) -> int:
+        """Return the last stop of a row that is still to come and has at most ``end`` tokens.
+
+        Return 0 where there is none.
+        """
+        return max((at for at in self._stops.get(slot, ()) if at <= end), default=0)
+
+    def reached(self) -> Iterator[int]:
+        """Yield each row that has just stopped, and let it go on to its next stop.
+
+        Rows that are not asked for stay where they are.
+        """
+        table = self._table
+        for slot in list(self._stops):
+            at = int(table.checkpoint[slot])
+            if at and table.n_past[slot] >= at and table.state[slot] == t.RUNNING:
+                is_there = table.n_past[slot] == at
+                self._stop_next(slot)
+                if is_there:
+                    yield slot
+
+    def is_first(self, slot: int) -> bool:
+        """Return whether the row stands at its first stop, which other texts may share."""
+        return bool(self._table.n_past[slot] == self._firsts[slot])
+
+    def _stop_next(self, slot: int) -> None:
+        table, stops = self._table, self._stops[slot]
+        while stops and stops[0] <= table.n_past[slot]:
+            del stops[0]
+        table.checkpoint[slot] = stops[0] if stops else 0
+
+    def mark(self, slot: int, domain: str, lease: float) -> bool:
+        """Keep what of a row cannot be cut; False where only whole states can be kept.
+
+        On an accelerator a mark is left out where its copy takes long beside computing the tokens
+        since the last mark.  At the prompt's last stop, where the next turn goes on, it is made.
+        """
+        if not self._copies.has_marks:
+            return False
+        table, copies, store = self._table, self._copies, self._copies.texts
+        seq, past = int(table.seq[slot]), int(table.n_past[slot])
+        tokens = table.tokens[slot, :past]
+        known = store.usable(domain, tokens)
+        cost_ms = predict(self._cost, 0, 0, past - known, (known + past) / 2)
+        if self._stops.get(slot) and copies.mark_ms(seq) > SHARE * cost_ms:
+            return True
+        data = copies.mark(seq)
+        entry = None if data is None else store.mark(domain, tokens, data, cost_ms, lease)
+        if entry is not None:
+            self._to_disk(entry, MARK + domain, tokens)
+        return True

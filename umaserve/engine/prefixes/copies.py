@@ -1,0 +1,167 @@
+"""How what a sequence holds is copied out of libllama's memory, and back into it.
+
+Two ways, by what the model's memory can do: a range of positions at a time (`Pieces`), or the whole
+state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umaserve.cache.entry import Part
+from umaserve.cache.store import PrefixStore
+from umaserve.cache.tree import PrefixTree
+from umaserve.cache.whole import WholeTexts
+from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+
+from .pages import ReadyPages, own_pages
+
+if TYPE_CHECKING:
+    from umaserve.engine.model.loaded import Loaded
+    from umaserve.llama import Context
+
+PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
+FEWEST, MOST = 16, 512  # tokens of a piece
+STRIDE = 512  # tokens after which a state is saved, where only whole ones can be
+CALL_MS, BYTES_PER_MS = 0.008, 4e6  # of an accelerator: to copy from one tensor, and its bytes
+
+
+class Pieces:
+    """Ranges of positions, which pass through the sequence ``loaded.n_seq``.
+
+    As of `WholeStates`: ``step`` is the tokens between two saves, and ``cuts`` says whether a range
+    of positions can be saved, not only all.
+    """
+
+    def __init__(self, loaded: Loaded, most_bytes: int) -> None:
+        self.store: PrefixStore = PrefixTree(most_bytes)
+        self.cuts = True
+        self._loaded = loaded
+        self._per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
+        most = PIECE_BYTES if loaded.on_processor else 2 * PIECE_BYTES
+        self.step = min(max(most // self._per_token, FEWEST), MOST)
+        self._tensors = tensors(loaded)
+        self._room = room_for(loaded)
+
+    def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
+        """Positions [p0, p1) of a sequence, as libllama saves them; None where it cannot.
+
+        Of an ``other`` context of the same kind, whose last sequence is spare.
+        """
+        context, spare = self._loaded.context, self._loaded.n_seq
+        if other is not None:
+            context, spare = other, other.n_seq_max - 1
+        try:
+            data, size = export_piece(context, seq, spare, p0, p1, None, self._room)
+        except ValueError:
+            return None
+        return data[:size]
+
+    def restore(self, seq: int, part: Part) -> bool:
+        """Append a part to a sequence that has what comes before; False, and it is empty."""
+        entry, loaded = part.entry, self._loaded
+        piece = Piece(-1, 0, 0, entry.p0, entry.p1, entry.data, entry.data.size)
+        if import_piece(loaded.context, seq, loaded.n_seq, piece, part.end):
+            return True
+        loaded.context.seq_rm(seq)
+        return False
+
+    def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
+        """Estimated ms of `save`; 0 where it is cheap.  ``n_prompt``: tokens that were not decoded
+        one by one."""
+        if self._loaded.on_processor:
+            return 0.0
+        return self._copy_ms(p1 - p0, stretches(p0, p1, n_prompt))
+
+    def restore_ms(self, tokens: int) -> float:
+        """Estimated ms of `restore` of all parts, ``tokens`` together; 0 where it is cheap."""
+        return 0.0 if self._loaded.on_processor else self._copy_ms(tokens, 1)
+
+    def _copy_ms(self, tokens: int, stretches: int) -> float:
+        """Cells of an accelerator that lie in so many stretches."""
+        calls_ms = CALL_MS * self._tensors * stretches
+        return calls_ms + tokens * self._per_token / BYTES_PER_MS
+
+
+class WholeStates:
+    """All that a sequence holds, at the token that it has got to, or what of it cannot be cut.
+
+    A recurrent memory has nothing that can be cut: of that no marks are made.
+    """
+
+    def __init__(self, loaded: Loaded, most_bytes: int) -> None:
+        self.cuts, self.step = False, STRIDE
+        self.store: PrefixStore = (texts := WholeTexts(most_bytes))
+        self.texts = texts
+        self._context, self._on_processor = loaded.context, loaded.on_processor
+        self._room, self._tensors = room_for(loaded), tensors(loaded)
+        lib, model = loaded.library.lib, loaded.model.pointer
+        recurrent = lib.llama_model_is_recurrent(model) and not lib.llama_model_is_hybrid(model)
+        self.has_marks = not recurrent
+
+    def save(self, seq: int, p0: int, p1: int, other: Context | None = None) -> np.ndarray | None:
+        context = self._context if other is None else other
+        if p0 or context.seq_pos_max(seq) != p1 - 1:
+            return None
+        size = context.state_seq_size(seq)
+        data = self._room(max(size, 1))
+        return data if size and context.state_seq_get(seq, data) == size else None
+
+    def mark(self, seq: int) -> np.ndarray | None:
+        """Copy the state of a sequence that cannot be cut, as it is now; None where that fails."""
+        size = self._context.state_seq_size(seq, partial=True)
+        data = self._room(max(size, 1))
+        done = size and self._context.state_seq_get(seq, data, partial=True) == size
+        return data if done else None
+
+    def mark_ms(self, seq: int) -> float:
+        """Estimated ms of `mark`; 0 where it is cheap."""
+        if self._on_processor:
+            return 0.0
+        return self._context.state_seq_size(seq, partial=True) / BYTES_PER_MS
+
+    def restore(self, seq: int, part: Part) -> bool:
+        """The cells of attention come first: what cannot be cut is replaced, and the rest cut."""
+        context, data = self._context, part.entry.data
+        done = context.state_seq_set(seq, data, data.size) == data.size
+        if done and part.mark is not None:
+            data = part.mark.data
+            done = context.state_seq_set(seq, data, data.size, partial=True) == data.size
+            done = done and context.seq_rm(seq, part.end)
+        if done and context.seq_pos_max(seq) == part.end - 1:
+            return True
+        context.seq_rm(seq)
+        return False
+
+    def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
+        """Estimated ms of `save`, as of `Pieces`; a recurrent state lies together."""
+        if self._on_processor:
+            return 0.0
+        pieces = stretches(p0, p1, n_prompt) if self.has_marks else 1
+        size = self._context.state_seq_size(seq)
+        return CALL_MS * self._tensors * pieces + size / BYTES_PER_MS
+
+    def restore_ms(self, tokens: int) -> float:
+        return 0.0
+
+
+def stretches(p0: int, p1: int, n_prompt: int) -> int:
+    """Estimated number of stretches of cells in which positions [p0, p1) of a row lie.
+
+    The prompt lies together.  Streams get their cells in turns, so each token behind the prompt
+    lies alone.
+    """
+    return 1 + max(p1 - max(p0, n_prompt), 0)
+
+
+def tensors(loaded: Loaded) -> int:
+    """Return the number of tensors that hold keys or values, at most."""
+    return 2 * int(loaded.library.lib.llama_model_n_layer(loaded.model.pointer))
+
+
+def room_for(loaded: Loaded) -> Callable[[int], np.ndarray]:
+    """Return the maker of arrays for copies: on an accelerator their pages are touched ahead."""
+    return own_pages if loaded.on_processor else ReadyPages().take

@@ -1,0 +1,123 @@
+"""A thread that writes entries of the prefix cache to disk, and reads them again.
+
+The loop never waits for it.  What it has done is taken by the loop between two ticks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from umaserve.cache import disk
+from umaserve.cache.entry import Entry
+from umaserve.engine.native import disk_reads
+from umaserve.engine.native.niceness import stand_back
+
+MOST_PENDING = 256 << 20  # bytes that wait to be written; more are not kept on disk
+READ_BYTES_PER_MS = 0.5e6  # from disk and checked: what is computed sooner is not written
+CLOSE_S = 5.0
+SHRINK_EVERY = 16  # files
+
+
+class Shelf:
+    """Entries in files below ``folder``, ``most_bytes`` of them.  ``notify`` wakes the loop.
+
+    `start` finds what is there.  ``problem`` says why nothing can be written.
+    """
+
+    def __init__(self, folder: disk.Folder, most_bytes: int, notify: Callable[[], None]) -> None:
+        self._folder, self._most, self._notify = folder, most_bytes, notify
+        self.problem = ""
+        self.bytes_read = 0  # from disk, by this thread
+        self._wanted = threading.Condition()
+        self._to_read: deque[tuple[Entry, disk.Kept]] = deque()
+        self._to_write: deque[tuple[Entry, str, np.ndarray, np.ndarray]] = deque()
+        self._pending = 0
+        self._closing = False
+        self._found: deque[disk.Kept] = deque()
+        self._read: deque[tuple[Entry, np.ndarray | None]] = deque()
+        self._thread = threading.Thread(target=self._work, name="shelf", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_found` or `take_read` have something."""
+        return bool(self._found or self._read)
+
+    def put(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:
+        """Write an entry when there is time; ``tokens`` (int32, the thread's from now on) are all
+        up to its last."""
+        is_dear = entry.cost_ms <= 0.0 or entry.cost_ms > entry.data.size / READ_BYTES_PER_MS
+        if self.problem or not is_dear or self._pending + entry.data.size > MOST_PENDING:
+            return
+        with self._wanted:
+            self._pending += entry.data.size
+            self._to_write.append((entry, domain, tokens, entry.data))
+            self._wanted.notify()
+
+    def fetch(self, entries: Iterable[tuple[Entry, disk.Kept]]) -> None:
+        """Read these, in this order, before anything is written; each with what its file holds."""
+        with self._wanted:
+            under_way = [entry for entry, _ in self._to_read]
+            self._to_read += [each for each in entries if each[0] not in under_way]
+            self._wanted.notify()
+
+    def take_found(self) -> list[disk.Kept]:
+        """Entries of earlier daemons, those of shorter texts first."""
+        return [self._found.popleft() for _ in range(len(self._found))]
+
+    def take_read(self) -> list[tuple[Entry, np.ndarray | None]]:
+        """Entries that were asked for, with their data; None: the file was damaged, or is gone."""
+        return [self._read.popleft() for _ in range(len(self._read))]
+
+    def close(self) -> None:
+        """Write what waits, for some seconds at most."""
+        with self._wanted:
+            self._closing = True
+            self._wanted.notify()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    def _work(self) -> None:
+        stand_back()
+        with contextlib.suppress(OSError):
+            disk.shrink(self._folder, self._most)
+            found = disk.scan(self._folder)
+            self._found += sorted(found, key=lambda kept: kept.p0)
+            self.bytes_read = disk_reads.by_thread()
+            self._notify()
+        written = 0
+        while True:
+            with self._wanted:
+                while not (self._to_read or self._to_write or self._closing):
+                    self._wanted.wait()
+                to_read = self._to_read.popleft() if self._to_read else None
+                to_write = self._to_write.popleft() if self._to_write and not to_read else None
+            if to_read is not None:
+                self._read.append((to_read[0], disk.read(self._folder, to_read[1])))
+                self.bytes_read = disk_reads.by_thread()
+                self._notify()
+            elif to_write is not None:
+                self._pending -= to_write[3].size
+                self._write(*to_write)
+                written += 1
+                if written % SHRINK_EVERY == 0:
+                    disk.shrink(self._folder, self._most)
+            else:
+                return
+
+    def _write(self, entry: Entry, domain: str, tokens: np.ndarray, data: np.ndarray) -> None:
+        if self.problem or entry.path:
+            return
+        try:
+            path = disk.write(self._folder, domain, tokens, entry.p0, data, entry.cost_ms)
+        except OSError as error:
+            self.problem = f"texts are not kept on disk: {self._folder.path}: {error.strerror}"
+            return
+        entry.n_bytes, entry.path = data.size, path

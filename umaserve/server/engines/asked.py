@@ -1,0 +1,113 @@
+"""Questions that an engine is asked beside all requests: tokens, vectors, its prefix cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from umaserve.wire import messages as m
+
+Answer = m.Tokens | m.Embedded | m.CacheReport
+
+
+@dataclass(eq=False)
+class _Question:
+    """Asked of the engine beside all requests; ``answer`` stays ``None`` when it ends first."""
+
+    sent_ns: int
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Answer | None = None
+    fault: str = ""  # it was being tokenised when the engine died, and how that was
+
+
+class TextFault(Exception):
+    """A text brought the engine down; the message says how it ended."""
+
+
+class EngineQuestions:
+    """``send`` sends a message to the engine."""
+
+    def __init__(self, send: Callable[[m.ToEngine], None]) -> None:
+        self._send = send
+        self._asked: dict[int, _Question] = {}  # by ref, the oldest first
+        self._next_ref = 1
+        self._is_over = False
+
+    def __bool__(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._asked)
+
+    async def tokenize(
+        self, texts: Sequence[str], add_special: bool, parse_special: bool
+    ) -> m.Tokens | None:
+        """Token ids of ``texts``; ``None`` when the engine ends first.
+
+        A caller that stops waiting takes the question back.  Raises ``TextFault`` where one of the
+        texts was being tokenised as the engine ended.
+        """
+        first, *more = texts
+        answer = await self._ask(
+            lambda ref: m.Tokenize(ref, first, add_special, parse_special, more), forget=m.Forget
+        )
+        assert answer is None or isinstance(answer, m.Tokens)
+        return answer
+
+    async def embed(self, what: str | list[int], truncate: bool) -> m.Embedded | None:
+        """The vector of a text or of token ids; ``None`` when the engine ends first.
+
+        Whoever stops waiting takes the question back.  Raises ``TextFault`` as `tokenize` does.
+        """
+        asked = {"text": what} if isinstance(what, str) else {"tokens": what}
+        answer = await self._ask(
+            lambda ref: m.Embed(ref, truncate=truncate, **asked),  # type: ignore[arg-type]
+            forget=m.Forget,
+        )
+        assert answer is None or isinstance(answer, m.Embedded)
+        return answer
+
+    async def cache(self) -> m.CacheReport | None:
+        """Ask for the contents of its prefix cache; ``None`` when the engine ends first."""
+        answer = await self._ask(m.AskCache)
+        assert answer is None or isinstance(answer, m.CacheReport)
+        return answer
+
+    async def _ask(
+        self,
+        message: Callable[[int], m.ToEngine],
+        forget: Callable[[int], m.ToEngine] | None = None,
+    ) -> Answer | None:
+        if self._is_over:
+            return None
+        ref, self._next_ref = self._next_ref, self._next_ref + 1
+        question = self._asked[ref] = _Question(time.monotonic_ns())
+        self._send(message(ref))
+        try:
+            await question.done.wait()
+        except trio.Cancelled:
+            if forget is not None:
+                self._send(forget(ref))
+            raise
+        finally:
+            self._asked.pop(ref, None)
+        if question.fault:
+            raise TextFault(question.fault)
+        return question.answer
+
+    def answered(self, answer: Answer) -> None:
+        """The engine has answered a question, or one that nobody asks any more."""
+        question = self._asked.get(answer.ref)
+        if question is not None:
+            question.answer = answer
+            question.done.set()
+
+    def end(self, blamed: int, fault: str) -> None:
+        """The engine has ended: no answer comes.  ``fault`` is that of question ``blamed``, if it
+        is still asked; 0 = of none."""
+        self._is_over = True
+        if blamed in self._asked:
+            self._asked[blamed].fault = fault
+        for question in self._asked.values():
+            question.done.set()

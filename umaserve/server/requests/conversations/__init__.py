@@ -1,0 +1,1 @@
+"""Conversations to prompts, and text to messages: questions to uma-chat."""

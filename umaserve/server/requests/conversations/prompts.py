@@ -1,0 +1,125 @@
+"""Prompts of conversations: asked of uma-chat before a request takes a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from umaserve.chat.questions import Abilities, Rendered
+from umaserve.protocol import E_PROTO_005, ProtocolError
+from umaserve.protocol.chat import must_call
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.requests.conversations.layer import ChatLayer, Outcome, conversation
+from umaserve.server.requests.conversations.reply import Reply
+from umaserve.server.requests.ends import Ends
+from umaserve.server.requests.request import Request
+
+NO_CALLS = (
+    '"tool_choice" requires a call, and llama.cpp knows no calls of tools in this model\'s chat '
+    'template; leave it out, or ask for the arguments with a "response_format"'
+)
+
+
+class Prompts:
+    """``chat`` makes prompts, ``replies`` parses answers: no template makes an answer wait."""
+
+    def __init__(
+        self, ends: Ends, log: Callable[..., None], reserve: Reserve | None = None
+    ) -> None:
+        self.chat = ChatLayer(log, reserve)
+        self.replies = ChatLayer(log, reserve)
+        self._ends = ends
+        self._log = log
+
+    @staticmethod
+    def is_needed(request: Request, engine: EngineHandle) -> bool:
+        """Whether the conversation has not been rendered by this model's template yet."""
+        if request.message.messages is None or request.prompt_ids is not None:
+            return False
+        return request.rendered is None or request.rendered_by != engine.chat
+
+    def make(self, request: Request, engine: EngineHandle, then: Callable[[Request], None]) -> None:
+        """Render a conversation; ``then`` is called once the request has its prompt."""
+        assert request.message.messages is not None
+        is_wanted = True
+
+        def done(outcome: Outcome) -> None:
+            if not is_wanted:
+                return
+            request.stop_waiting()
+            try:
+                if self._take(request, outcome, engine):
+                    then(request)
+            except Exception as error:
+                self._ends.broke(request, error)
+
+        def forget() -> None:
+            nonlocal is_wanted
+            is_wanted = False
+            drop()
+
+        request.rendered, request.rendered_by = None, engine.chat
+        drop = self.chat.put(
+            engine.chat,
+            conversation(request.message.messages, request.message.chat),
+            Rendered,
+            done,
+            lane=request.lane,
+            asker=request.asker,
+        )
+        request.service.room.wait_for_text(request, forget)
+
+    def _take(self, request: Request, outcome: Outcome, engine: EngineHandle) -> bool:
+        """Give a request its prompt; False where it was refused."""
+        if isinstance(outcome, ProtocolError):
+            self._ends.refuse([request], outcome.code, outcome.message)
+            return False
+        assert isinstance(outcome, Rendered)
+        found = engine.chat_abilities  # not there yet: then its answer is read
+        thinks = found is None or found.thinks
+        chat = request.message.chat
+        if must_call(chat) and not outcome.grammar:
+            self._ends.refuse([request], E_PROTO_005, NO_CALLS)
+            return False
+        if not chat.add_generation_prompt:
+            outcome = outcome.without_generation_prompt()
+        is_read = chat.parsed or chat.deltas and thinks
+        if chat.bound and outcome.thoughts is None and not outcome.calls:
+            is_read = False  # it is all content
+        request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
+        return True
+
+    def _reply(self, request: Request, rendered: Rendered) -> Reply:
+        message, model = request.message, request.rendered_by
+        assert model is not None
+
+        def tell(deltas: list[dict[str, Any]]) -> None:
+            try:
+                for delta in deltas:
+                    request.sink.delta(request, delta)
+            except Exception as error:
+                self._ends.broke(request, error)
+            self._ends.flush(request.sink)
+
+        on_delta = tell if message.stream else None
+        stops = (*message.stop, *rendered.stops)
+        return Reply(
+            self.replies, model, rendered, stops, on_delta,
+            lane=request.lane, asker=request.asker,
+        )  # fmt: skip
+
+    def check_template(self, engine: EngineHandle) -> None:
+        """Log now that the model's template cannot be used, if so."""
+        if engine.ready is None or not engine.ready.generates:
+            return
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, ProtocolError):
+                engine.chat_error = outcome.message
+                self._log("warn", f"conversations are refused: {outcome.message}")
+            else:
+                assert isinstance(outcome, Abilities)
+                engine.chat_abilities = outcome
+
+        self.chat.put(engine.chat, None, Abilities, done)

@@ -1,0 +1,1 @@
+"""Counters and times of requests."""

@@ -1,0 +1,1 @@
+"""Requests that wait, and whose turn it is."""

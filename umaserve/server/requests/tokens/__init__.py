@@ -1,0 +1,1 @@
+"""From rows of the session table to text and events."""

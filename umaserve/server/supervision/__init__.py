@@ -1,0 +1,1 @@
+"""Models that are served: their engines, what replaces dead ones, loads and unloads."""

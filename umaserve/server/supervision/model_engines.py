@@ -1,0 +1,130 @@
+"""Engines of one model: those that run, and the one that takes new requests."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from umaserve.config import Config
+from umaserve.models import needs as memory
+from umaserve.models.identity import ModelIdentity
+from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.engines.model_watch import watch_file
+from umaserve.server.engines.next_try import NextTry
+from umaserve.server.requests.meters.meters import Meters
+from umaserve.server.requests.service import DEFAULT, Service
+from umaserve.server.requests.sessions import Sessions
+from umaserve.system.own_python import run_module
+from umaserve.wire import messages as m
+
+ENGINE_COMMAND = tuple(run_module("umaserve.engine"))
+
+
+class Machine(NamedTuple):
+    """Parts that the supervisors of all models share.
+
+    ``make_room`` waits until a model fits beside the others; it raises ``ProtocolError``
+    (``E_MODEL_002``) where it never will.
+    """
+
+    sessions: Sessions
+    meters: Meters
+    log: Callable[..., None]
+    make_room: Callable[[ModelEngines, memory.ModelFile], Awaitable[None]]
+    fits: Callable[[int], bool]  # whether so many bytes are free beside all engines
+    command: Sequence[str]  # that starts an engine
+    reserve: Reserve
+    loop_lock: LoopLock
+
+
+class ModelEngines(abc.ABC):
+    """``failed`` is set when the daemon's first engine cannot be started; ``failure`` says why.
+
+    ``config`` has the settings of this model.
+    """
+
+    def __init__(self, config: Config, service: Service, machine: Machine) -> None:
+        self.config = config
+        self.service = service
+        self.sessions = machine.sessions
+        self.meters = machine.meters
+        self.failed = trio.Event()
+        self.failure = ""
+        self.engines: list[EngineHandle] = []  # every process that this model has
+        self.log = machine.log
+        self.fits = machine.fits
+        self._machine = machine
+        self.nursery: trio.Nursery
+        self.next_try: NextTry | None = None  # of a model that cannot be served now
+        self.need_bytes = 0  # of the newest model file
+        self.has_served = False  # an engine has been ready once
+        self.is_changing = False  # a load or an unload runs
+        self.is_stopping = False
+        self._positions = 0
+
+    @property
+    def current(self) -> EngineHandle | None:
+        """The engine that takes new requests."""
+        return self.service.engine
+
+    @property
+    def positions(self) -> int:
+        """Tokens that one session holds, as far as that is known: of the newest model."""
+        engine = self.current
+        if engine is not None:
+            ready, most = engine.ready, engine.start.positions
+            self._positions = most if ready is None else min(ready.n_positions, most)
+        return self._positions
+
+    @abc.abstractmethod
+    async def tend(self, engine: EngineHandle) -> None:
+        """The whole life of one engine, and what follows from its end."""
+
+    @abc.abstractmethod
+    def on_message(self, engine: EngineHandle, message: m.ToFront) -> None:
+        """Take a message of one of these engines."""
+
+    def begin(self, start: m.Start, known: ModelIdentity | None = None) -> None:
+        """Make a new engine the current one; ``known``: of the model that was served before."""
+        self.service.engine = self.spawn(start)
+        self.service.engine.identity = known
+
+    def spawn(self, start: m.Start) -> EngineHandle:
+        """Start an engine beside those that there are."""
+        engine = EngineHandle(
+            start,
+            self._machine.command,
+            on_message=self.on_message,
+            on_tokens=self.sessions.reader.on_tokens,
+            on_wake=self.sessions.reader.on_wake,
+            on_log=self.log,
+            loop_lock=self._machine.loop_lock,
+            hang_floor_s=self.config.hang_timeout_s,
+            reserve=self._machine.reserve,
+            service=self.service.number,
+        )
+        engine.need_bytes = self.need_bytes
+        self.engines.append(engine)
+        self.nursery.start_soon(self.tend, engine)
+        if start.use_mmap:  # weights that were read do not change with the file
+            self.nursery.start_soon(watch_file, engine, self.log)
+        return engine
+
+    def tell_model(self, ready: m.Ready | None) -> None:
+        """Make the model known by the names of its file; ``None``: no file is loaded."""
+        names = () if ready is None else (ready.model_name, ready.model_path)
+        self.sessions.services.serves(self.service, *names)
+        if self.service.number == DEFAULT:
+            model = "" if ready is None else _model_of(ready)
+            self.sessions.reader.count(self.meters.serves, model)
+
+
+def _model_of(ready: m.Ready) -> str:
+    """Tells a model that is served from all others: by its file and what this holds."""
+    digest = ready.identity.digest if ready.identity is not None else ""
+    return f"{digest} {ready.model_path}"

@@ -1,0 +1,143 @@
+"""Keeps a model served: starts its engine, replaces it when it dies or hangs, changes the model.
+
+One engine of a model is *current*: it takes new requests.  A load starts a *candidate* next to it,
+which becomes current when it has proved itself.  The old one is then *retiring* and ends what it
+runs.  A dead current engine is replaced at once, and ``recovery.recover`` queues its requests
+again (`Replacements`).  A model may be *asleep*: it has no engine, and its next request starts one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from umaserve.config import Config
+from umaserve.models import needs as memory
+from umaserve.models.header import GGUFError
+from umaserve.protocol import (
+    E_LIMIT_002,
+    E_MODEL_002,
+    STOPPING,
+    ProtocolError,
+)
+from umaserve.server.engines import blame
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
+from umaserve.server.engines.slow_files import ask_file
+from umaserve.server.requests.service import Service
+from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
+from umaserve.server.supervision.model_engines import Machine, ModelEngines
+from umaserve.server.supervision.recovery import end_those_of_another_model, recover
+from umaserve.server.supervision.replacements import Replacements
+from umaserve.wire import messages as m
+
+
+class Supervisor(ModelEngines):
+    """One model from the start of the daemon to its end."""
+
+    def __init__(self, config: Config, service: Service, machine: Machine) -> None:
+        super().__init__(config, service, machine)
+        self.changes = ModelChanges(self)
+        self.replacements = Replacements(self)
+        self.is_waking = False  # an engine is about to be started for a model that was asleep
+        service.wake = self.wake
+
+    # --- start and end ----------------------------------------------------------------------------
+
+    async def run(
+        self, model: memory.ModelFile | None, *, task_status: Any = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Start the first engine, or sleep where ``model`` is ``None``; keep the model served until
+        cancelled."""
+        async with trio.open_nursery() as self.nursery:
+            if model is not None:
+                self.need_bytes = memory_of(model, self.config)
+                self.begin(start_message(self.config, model))
+            task_status.started()
+            await trio.sleep_forever()
+
+    def begin_stop(self) -> None:
+        """Start no engine any more, and end each that loads and has no request."""
+        self.is_stopping = True
+        for engine in self.engines:
+            if engine.ready is None and not engine.backlog:
+                engine.kill()
+
+    async def stop(self) -> None:
+        """Stop every engine; ``Sessions`` has been drained before."""
+        self.begin_stop()
+        async with trio.open_nursery() as nursery:
+            for engine in list(self.engines):
+                nursery.start_soon(engine.stop)
+
+    async def tend(self, engine: EngineHandle) -> None:
+        """The whole life of one engine, and what follows from its end."""
+        try:
+            exit = await engine.run()
+        finally:
+            self.engines.remove(engine)
+        recover(self.sessions, engine, exit)
+        if exit.kind == blame.ASKED or self.is_stopping:
+            why = (E_LIMIT_002, STOPPING) if self.is_stopping else UNLOADED
+            self.sessions.ends.refuse(engine.backlog.values(), *why)
+        elif engine is self.current or engine.backlog:
+            await self.replacements.replace(engine, exit)
+
+    def on_message(self, engine: EngineHandle, message: m.ToFront) -> None:
+        if isinstance(message, m.Ready):
+            again = engine.replaces and engine is self.current
+            text = f"engine {engine.pid} is ready after {message.start_ms:.0f} ms"
+            self.log("info" if again else "debug", f"serving again: {text}" if again else text)
+            if engine is self.current:
+                self.has_served = True
+                self.replacements.served_again()
+                self.tell_model(message)
+            end_those_of_another_model(self.sessions, engine)
+            self.sessions.prompts.check_template(engine)
+            self.sessions.rows.pump(engine)
+        else:
+            self.sessions.on_message(engine, message)
+
+    # --- sleep ------------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has an engine that nobody uses, so that it may sleep."""
+        engine = self.current
+        if engine is None or engine.ready is None or self.is_changing or self.is_waking:
+            return False
+        return not (engine.requests or engine.backlog or engine.asked or len(self.service.room))
+
+    def wake(self) -> None:
+        """Start an engine if the model is asleep."""
+        is_asleep = self.current is None and self.service.closed is None
+        if is_asleep and not (self.is_waking or self.is_changing or self.is_stopping):
+            self.is_waking = True
+            self.nursery.start_soon(self._wake)
+
+    async def _wake(self) -> None:
+        try:
+            for engine in list(self.engines):  # that it had before it fell asleep
+                await engine.exited.wait()
+            file = await ask_file(memory.look_at, self.config.model)
+            if refusal := why_not_served(file, self.config):
+                raise ProtocolError(E_MODEL_002, refusal)
+            await self._machine.make_room(self, file)
+            if self.current is None and not self.is_stopping:
+                self.need_bytes = memory_of(file, self.config)
+                self.begin(start_message(self.config, file))
+        except (GGUFError, ProtocolError) as error:
+            text = error.message if isinstance(error, ProtocolError) else str(error)
+            self.failure = text
+            self.log("error", text)
+            self.sessions.refuse_queued(E_MODEL_002, text, self.service)
+        finally:
+            self.is_waking = False
+
+    async def sleep(self) -> None:
+        """End the engine of an idle model; its next request starts another one."""
+        engine = self.current
+        if engine is not None and self.is_idle:
+            self.service.engine = None
+            await engine.stop()

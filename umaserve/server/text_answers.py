@@ -1,0 +1,226 @@
+"""Answers about texts: their tokens, their vectors, and prompts of conversations.
+
+An engine is asked for most of them.  Where it ends meanwhile, the next one is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from umaserve.chat.questions import Rendered
+from umaserve.protocol import (
+    E_LIMIT_001,
+    E_LIMIT_003,
+    E_MODEL_001,
+    E_PROTO_003,
+    E_RUNTIME_001,
+    AskCache,
+    DetokenizeRequest,
+    Embed,
+    Overflow,
+    ProtocolError,
+    Render,
+    TokenizeRequest,
+    admin_event,
+)
+from umaserve.server.clients.questions import Questions
+from umaserve.server.clients.vectors import in_json, json_bytes
+from umaserve.server.engines.asked import TextFault
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.figures.cache_report import cache_report
+from umaserve.server.overview import Watched
+from umaserve.server.requests.client import sharer_of
+from umaserve.server.requests.conversations.layer import Outcome, conversation
+from umaserve.server.requests.queue.turns import Asker
+from umaserve.server.requests.service import Service
+from umaserve.wire.messages import Embedded, Ready
+
+if TYPE_CHECKING:
+    from umaserve.server.clients.connection import Connection
+
+SUCCESSOR_POLL_S = 0.02
+TOKENIZE_TRIES = 4  # engines that may end one after the other
+TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
+WITHOUT_ENGINE = "the engine ended meanwhile; ask again"
+
+Answer = TypeVar("Answer")
+
+
+class TextAnswers:
+    """Each method answers one kind of message; it raises ``ProtocolError`` where it cannot."""
+
+    def __init__(self, daemon: Watched) -> None:
+        self._daemon = daemon
+        # by the number of the model's service: an engine has one question of a kind at a time
+        self._questions = defaultdict[int, Questions](Questions)
+        self._embeds = defaultdict[int, Questions](lambda: Questions("embedded"))
+        self._caches = defaultdict[int, Questions](lambda: Questions("looked up"))
+
+    async def tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
+        answer = await self._by_engine(
+            self._service(message),
+            self._questions,
+            program_asking(connection, message),
+            lambda engine: engine.asked.tokenize(
+                message.texts, message.add_special, message.parse_special
+            ),
+        )
+        if answer.error:
+            raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
+        counts = {"counts": answer.counts} if message.several else {}
+        connection.send(admin_event("tokens", message.id, tokens=answer.tokens, **counts))
+
+    async def detokenize(self, connection: Connection, message: DetokenizeRequest) -> None:
+        engine, ready = await self._ready_engine(self._service(message))
+        tokens, n_vocab, pieces = message.tokens, ready.n_vocab, engine.pieces
+        if tokens and max(tokens) >= n_vocab:
+            text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
+            raise ProtocolError(E_PROTO_003, text)
+        found: list[bytes] = []
+        listed: list[list[int]] = []
+        size, most = 0, self._daemon.limits.max_prompt_bytes
+        for at in range(0, len(tokens), TOKENS_AT_ONCE):
+            began_s = time.monotonic()
+            some = [*map(pieces.spelled, tokens[at : at + TOKENS_AT_ONCE])]
+            found += some
+            listed += [[*piece] for piece in some] if message.with_pieces else []
+            size += sum(map(len, some))
+            if size > most:  # some tokens are a hundred spaces
+                text = f"the text of these tokens is longer than {most} bytes"
+                raise ProtocolError(E_LIMIT_001, f"{text}; the limit is that of a prompt")
+            await connection.use_front(began_s)
+            await trio.lowlevel.checkpoint()
+        more = {"pieces": listed} if message.with_pieces else {}
+        text = b"".join(found).decode("utf-8", "replace")
+        connection.send(admin_event("text", message.id, text=text, **more))
+
+    async def embed(self, connection: Connection, message: Embed) -> None:
+        vectors: list[Any] = []
+        tokens = 0
+        service = self._service(message, "embed")
+        self._refuse_large((await self._ready_engine(service))[1].n_embd, message)
+        for what in message.inputs:
+            answer: Embedded = await self._by_engine(
+                service,
+                self._embeds,
+                program_asking(connection, message),
+                lambda engine, what=what: engine.asked.embed(what, message.truncate),  # type: ignore[misc]
+            )
+            if answer.error:
+                number = f"input {len(vectors)}: " if len(message.inputs) > 1 else ""
+                overflow = Overflow(answer.n_tokens, answer.most)
+                is_long = answer.code == E_LIMIT_003
+                raise ProtocolError(
+                    answer.code, number + answer.error, overflow=overflow if is_long else None
+                )
+            vectors.append(in_json(answer.vector, message.base64))
+            tokens += answer.n_tokens
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        more = {"model": service.label}
+        connection.send(
+            admin_event("embeddings", message.id, embeddings=vectors, usage=usage, **more)
+        )
+
+    def _refuse_large(self, n_embd: int, message: Embed) -> None:
+        """An answer has to fit into what may wait for a client unread."""
+        size = json_bytes(n_embd, message.base64) * len(message.inputs)
+        most = self._daemon.config.max_unsent_bytes
+        if size > most:
+            text = f"the vectors of {len(message.inputs)} texts are about {size} bytes of JSON"
+            text += f"; the limit is {most} (--max-unsent-bytes): send fewer texts at once"
+            raise ProtocolError(E_LIMIT_001, text + ', or ask for "base64"' * (not message.base64))
+
+    async def render(self, connection: Connection, message: Render) -> None:
+        engine, _ = await self._ready_engine(self._service(message))
+        outcomes: list[Outcome] = []
+        answered = trio.Event()
+
+        def done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        question = conversation(message.messages, message.chat, spans=True)
+        chat = self._daemon.sessions.prompts.chat
+        program = program_asking(connection, message)
+        forget = chat.put(engine.chat, question, Rendered, done, asker=Asker(program))
+        try:
+            await answered.wait()
+        finally:
+            forget()
+        outcome = outcomes[0]
+        if isinstance(outcome, ProtocolError):
+            raise outcome
+        assert isinstance(outcome, Rendered)
+        if not message.chat.add_generation_prompt:
+            outcome = outcome.without_generation_prompt()
+        connection.send(
+            admin_event(
+                "rendered",
+                message.id,
+                prompt=outcome.prompt,
+                markup=outcome.markup,
+                plain=outcome.plain,
+                stop=outcome.stops,
+                **({"unread": message.chat.unread} if message.chat.unread else {}),
+            )
+        )
+
+    async def cache(self, connection: Connection, message: AskCache) -> None:
+        async def ask(engine: EngineHandle) -> dict[str, Any] | None:
+            report = await engine.asked.cache()
+            if report is None:
+                return None
+            return cache_report(report, engine.pieces.spelled, engine.app_of)
+
+        service = self._daemon.models.named(message.model).service
+        cache = await self._by_engine(service, self._caches, connection.program, ask)
+        connection.send(admin_event("cache", message.id, cache=cache))
+
+    def _service(self, message: Any, role: str = "") -> Service:
+        """The model that a message names; else the first of the ``role``, or the default."""
+        return self._daemon.sessions.services.find(message.model, role)
+
+    async def _ready_engine(self, service: Service) -> tuple[EngineHandle, Ready]:
+        """The engine that serves a model, once it is ready.  Raises ``ProtocolError``."""
+        engine = await self._daemon.models.engine(service)
+        await engine.settled.wait()
+        if engine.ready is None:
+            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+        return engine, engine.ready
+
+    async def _by_engine(
+        self,
+        service: Service,
+        questions: dict[int, Questions],
+        program: Hashable,
+        ask: Callable[[EngineHandle], Awaitable[Answer | None]],
+    ) -> Answer:
+        """By the engine that serves a model, or by the next one where it ends meanwhile."""
+        for _ in range(TOKENIZE_TRIES):
+            engine = await self._daemon.models.engine(service)
+            await engine.settled.wait()
+            if engine.ready is not None:
+                try:
+                    async with questions[service.number].turn(program):
+                        answer = await ask(engine)
+                except TextFault as fault:
+                    text = f"this text brought the engine down: it {fault}"
+                    raise ProtocolError(E_RUNTIME_001, text) from None
+                if answer is not None:
+                    return answer
+            await engine.exited.wait()
+            closed = self._daemon.sessions.closed
+            while service.engine is engine and closed is None and service.closed is None:
+                await trio.sleep(SUCCESSOR_POLL_S)
+                closed = self._daemon.sessions.closed
+        raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+
+
+def program_asking(connection: Connection, message: Any) -> int:
+    """Return the number of the program whose share of answers a message takes."""
+    return sharer_of(connection, getattr(message, "key", ""), None)

@@ -73,6 +73,11 @@ class NoLibrary:
         def cast(_: str, value: object) -> int:
             return 0
 
+    class lib:
+        @staticmethod
+        def llama_get_memory(_: object) -> int:
+            return 0
+
     @staticmethod
     def address(_: str) -> int:
         return 0

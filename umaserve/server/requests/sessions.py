@@ -73,7 +73,7 @@ class Sessions:
 
         Raises ``ProtocolError`` (``E_LIMIT_002``, ``E_MODEL_001``) if it cannot be taken now.
         """
-        service = self.services.find(message.model)
+        service = self.services.find(message.model, key=message.key)
         closed = self.closed or service.closed
         if closed is not None:
             raise ProtocolError(*closed, id=message.id)

@@ -85,6 +85,7 @@ class Sessions:
         request.service = service
         self._find_room(request)
         self.meters.requests_total += 1
+        self.meters.requests_of[service.number] += 1
         self._registry.add(request)
         service.room.take_turn(request)
         service.room.enter(request)

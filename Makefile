@@ -54,9 +54,10 @@ test-clients: setup-test llama ## programs that others wrote, over HTTP, each as
 	@$(BIN)/python -m tests.support.npm_clients
 	@exec $(BIN)/python -m pytest -m clients $(ARGS)
 
-test-real: setup-test llama ## a real language model of 253 MB, beside llama-server
+test-real: setup-test llama ## a real language model of 253 MB and an embedder of 84, beside llama-server
 	@$(BIN)/python build_llama.py --with-peers
 	@$(BIN)/python -m tests.support.real_model
+	@$(BIN)/python -m tests.support.real_embedder
 	@exec $(BIN)/python -m pytest -m real $(ARGS)
 
 bench: setup-test ## the reproducible overhead benchmarks

@@ -25,8 +25,11 @@ class Value:
     data: bytes
 
     @classmethod
-    def of(cls, value: str | bool | int | float | list[int]) -> Value:
-        """A string, bool, uint32, float32 or array of uint32."""
+    def of(cls, value: str | bool | int | float | list[int] | list[str]) -> Value:
+        """A string, bool, uint32, float32, or an array of uint32 or of strings."""
+        if isinstance(value, list) and isinstance(value[0], str):
+            head = struct.pack("<IQ", STRING, len(value))
+            return cls(ARRAY, head + b"".join(map(pack_string, value)))
         if isinstance(value, list):
             head = struct.pack("<IQ", UINT32, len(value))
             return cls(ARRAY, head + struct.pack(f"<{len(value)}I", *value))

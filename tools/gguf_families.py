@@ -18,11 +18,11 @@ import numpy as np
 if TYPE_CHECKING:
     from gguf_shapes import Shape, Tensor
 
-Key = str | bool | int | float | list[int]
+Key = str | bool | int | float | list[int] | list[str]
 # Before softplus: a step of about 0.02, in the range that trained models begin with.
 _STEP_BIAS = -4.0
 _REL_BUCKETS = 32
-_POOLING_MEAN = 1
+_POOLING_MEAN, POOLING_RANK = 1, 4
 
 
 def tensors(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
@@ -60,7 +60,7 @@ def keys(shape: Shape) -> dict[str, Key]:
         out[f"{arch}.attention.layer_norm_epsilon"] = float(shape.norm_eps)
     if arch == "bert":
         out["bert.attention.causal"] = False
-        out["bert.pooling_type"] = _POOLING_MEAN
+        out["bert.pooling_type"] = POOLING_RANK if shape.ranks else _POOLING_MEAN
         out["tokenizer.ggml.token_type_count"] = _TOKEN_TYPES
     if arch in ("t5", "t5encoder"):
         out[f"{arch}.attention.relative_buckets_count"] = _REL_BUCKETS
@@ -276,6 +276,11 @@ def _bert(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
             yield layers.bias(name, d)
         for name, width in (("attn_output", d), ("ffn_up", ff), ("ffn_down", d)):
             yield layers.bias(name, width)
+    if shape.ranks:
+        yield whole.matrix("cls", d, d)
+        yield whole.bias("cls", d)
+        yield whole.matrix("cls.output", d, 1)
+        yield whole.bias("cls.output", 1)
 
 
 def _t5(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:

@@ -3,6 +3,8 @@
 Hyperparameters are the published ones (each model's ``config.json``); tensor names and dimensions
 are what llama.cpp's loaders ask for (``src/models/{llama,qwen2,qwen3moe,gemma3}.cpp``; the
 families that are no plain decoders are in ``gguf_families``).
+
+Long: an entry for each shape.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ LLAMA3 = (
     "{{ content }}{% endfor %}"
     "{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+RERANK = (
+    "<|im_start|>system\nJudge whether the Document meets the Query.<|im_end|>\n"
+    "<|im_start|>user\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+    "<|im_start|>assistant\n"
 )
 
 
@@ -72,6 +79,7 @@ class Shape:
     window_pattern: int = 2  # one layer in so many sees all
     ssm: Ssm | None = None
     attention_every: int = 0  # of a hybrid: one layer in so many attends
+    ranks: bool = False  # documents by a query: a head makes scores
 
 
 _QWEN = {
@@ -172,6 +180,14 @@ SHAPES: dict[str, Shape] = {
             "bert-micro", "bert", n_layer=2, vocab="bert-bge", n_vocab=30522, end_of_turn="",
             **_SMALL | {"n_ctx": 512, "tied": True}, **_HEADS | {"n_head_kv": 4},
         ),
+        Shape(
+            "bert-rank-micro", "bert", n_layer=2, vocab="bert-bge", n_vocab=30522, end_of_turn="",
+            ranks=True, **_SMALL | {"n_ctx": 512, "tied": True}, **_HEADS | {"n_head_kv": 4},
+        ),
+        Shape(  # as Qwen's rerankers: causal, with a template for queries and documents
+            "qwen3-rank-micro", "qwen3", n_layer=2, ranks=True,
+            **_SMALL | _QWEN | {"tied": True}, **_HEADS,
+        ),
         Shape("t5-micro", "t5", n_layer=2, **_SMALL, **_HEADS | {"n_head_kv": 4}, **_LLAMA_SPM),
     )
 }  # fmt: skip
@@ -234,7 +250,7 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
             yield Tensor(f"{at}attn_{name}.weight", (d, width), inner)
             if shape.arch in ("qwen2", "qwen2vl"):
                 yield Tensor(f"{at}attn_{name}.bias", (width,), 0.1, f32=True)
-        if shape.arch in ("qwen3moe", "gemma3", "gemma-embedding"):
+        if shape.arch in ("qwen3", "qwen3moe", "gemma3", "gemma-embedding"):
             yield Tensor(at + "attn_q_norm.weight", (hd,), 0.0, f32=True)
             yield Tensor(at + "attn_k_norm.weight", (hd,), 0.0, f32=True)
         yield Tensor(at + "attn_output.weight", (q, d), q**-0.5)
@@ -253,6 +269,8 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
             yield Tensor(at + "ffn_up.weight", (d, shape.n_ff), inner)
             yield Tensor(at + "ffn_down.weight", (shape.n_ff, d), shape.n_ff**-0.5)
     yield Tensor("output_norm.weight", (d,), 0.0, f32=True)
+    if shape.ranks:
+        yield Tensor("cls.output.weight", (d, 2), inner)
     if not shape.tied:
         yield Tensor("output.weight", (d, shape.n_vocab), 3 * inner)
 
@@ -286,4 +304,8 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
     if shape.window:
         out[f"{arch}.attention.sliding_window"] = shape.window
         out[f"{arch}.attention.sliding_window_pattern"] = shape.window_pattern
+    if shape.ranks and arch == "qwen3":
+        out["qwen3.pooling_type"] = gguf_families.POOLING_RANK
+        out["qwen3.classifier.output_labels"] = ["yes", "no"]
+        out["tokenizer.chat_template.rerank"] = RERANK
     return out | gguf_families.keys(shape)

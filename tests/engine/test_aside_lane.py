@@ -103,7 +103,7 @@ def test_vectors_are_those_that_libllama_pools(made: Lane, tokens: list[int], wa
         made.embed(text, way)
     made.run()
     for text, answer in zip((tokens, tokens[:1], tokens[:65]), made.sent, strict=True):
-        vector = np.frombuffer(answer.vector, np.float32)
+        vector = np.frombuffer(answer.vectors, np.float32)
         assert cosine(vector, pooled(made.model, text, way)) > 0.9999
         assert abs(np.linalg.norm(vector) - 1) < 1e-6 and answer.n_tokens == len(text)
 
@@ -172,7 +172,7 @@ def test_texts_that_stop_and_texts_that_do_not_take_turns(made: Lane, tokens: li
         made.pace = ALONE if step // 3 % 2 else SLICE
         made.lane.step()
         step += 1
-    vector = np.frombuffer(made.sent.pop().vector, np.float32)
+    vector = np.frombuffer(made.sent.pop().vectors, np.float32)
     assert cosine(vector, pooled(made.model, tokens[:30], "mean")) > 0.9999
     assert_rated(made, tokens[:30], 1)
 
@@ -211,7 +211,7 @@ def test_what_nobody_wants_any_more_is_dropped(made: Lane, tokens: list[int]) ->
     made.sent.clear()
     made.run()
     assert [answer.ref for answer in made.sent] == [3] and made.told == []
-    vector = np.frombuffer(made.sent[0].vector, np.float32)
+    vector = np.frombuffer(made.sent[0].vectors, np.float32)
     assert cosine(vector, pooled(made.model, tokens[:9], "last")) > 0.9999
 
 
@@ -253,7 +253,7 @@ def test_a_text_that_needs_more_cells_gets_them(made: Lane, tokens: list[int]) -
     made.embed(long, "mean")
     made.run()
     assert made.lane._context.cells == 1536
-    vector = np.frombuffer(made.sent[0].vector, np.float32)
+    vector = np.frombuffer(made.sent[0].vectors, np.float32)
     assert cosine(vector, pooled(made.model, long, "mean")) > 0.9999
 
 

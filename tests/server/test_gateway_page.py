@@ -75,7 +75,8 @@ def test_the_page_loads_nothing_and_its_policy_names_its_parts() -> None:
     assert not re.search(r"""\s(on\w+|style)\s*=""", markup) and "url(" not in text
     asked = re.findall(r"""\b(?:ask|get|fetch)\(["']([^"']+)""", text)
     assert set(asked) == {
-        "/health", "/metrics", "/requests", "/v1/chat/completions", "/v1/models", "x-uma-lane",
+        "/health", "/metrics", "/models/load", "/requests", "/v1/chat/completions", "/v1/models",
+            "x-uma-lane",
     }  # fmt: skip
 
 

@@ -82,6 +82,12 @@ def test_exposition_has_every_number(daemon: DaemonProcess) -> None:
                 samples = families[f"umaserve_app_{figures}"].samples
                 assert {s.labels["app"] for s in samples} == set(value), figures
             continue
+        if name == "models":
+            for figure in ("loaded", "requests", "tokens_generated"):
+                (sample,) = families[f"umaserve_model_{figure}"].samples
+                assert sample.labels["model"] == numbers["model"]
+            assert sample.value == value[numbers["model"]]["tokens"] >= 40
+            continue
         family, lane = _apart(name)
         assert family in HELP, f"{family} has no help text"
         if value is not None and (lane or f"interactive.{name}" not in numbers):

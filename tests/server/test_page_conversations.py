@@ -122,6 +122,36 @@ def test_system_prompt_sampling_lane_and_model_go_with_a_question(page: Page) ->
     page.press("Escape")
 
 
+# the daemon has no such model
+ANSWERS_LOADS = """
+(() => {
+  const real = window.fetch;
+  window.fetch = async (path, options) => {
+    if (path !== "/models/load") return real(path, options);
+    window.sent.push(JSON.parse(options.body));
+    return Response.json({});
+  };
+})();
+"""
+
+
+def test_the_menu_tells_states_and_loads_the_model_that_is_chosen(page: Page) -> None:
+    models = [
+        {"id": "model", "status": {"value": "loaded"}},
+        {"id": "other", "status": {"value": "unloaded"}},
+        {"id": "search", "status": {"value": "loaded"}, "role": "embed"},
+    ]
+    page.open({"/v1/models": {"data": models}})
+    page.until("document.querySelectorAll('#model option').length === 2")
+    labels = page.value("[...document.querySelectorAll('#model option')].map(e => e.label)")
+    assert labels == ["model", "other (unloaded)"]
+    page.value(ANSWERS_LOADS)
+    for name in ("other", "model"):
+        page.value(f"document.querySelector('#model').value = '{name}'")
+        page.value("document.querySelector('#model').dispatchEvent(new Event('change'))")
+    assert page.value("window.sent") == [{"model": "other"}]
+
+
 def test_tool_calls_are_shown_and_take_results(page: Page) -> None:
     page.click("#open-settings")
     page.write("#set-tools", "[1]")

@@ -116,6 +116,21 @@ def test_programs_are_a_label() -> None:
     assert {family.type for family in families.values()} == {"counter", "gauge"}
 
 
+def test_models_are_a_label() -> None:
+    families = parsed({"models": {
+        "chat": {"loaded": True, "requests": 3, "p95_ms": 12.5, "kv_cells_used": 5},
+        "search": {"loaded": False, "requests": 0, "p95_ms": None, "kv_cells_used": None},
+    }})  # fmt: skip
+    assert values(families["umaserve_model_loaded"]) == {
+        ("umaserve_model_loaded", "chat"): 1.0, ("umaserve_model_loaded", "search"): 0.0,
+    }  # fmt: skip
+    assert values(families["umaserve_model_requests"]) == {
+        ("umaserve_model_requests_total", "chat"): 3.0,
+        ("umaserve_model_requests_total", "search"): 0.0,
+    }
+    assert values(families["umaserve_model_p95_ms"]) == {("umaserve_model_p95_ms", "chat"): 12.5}
+
+
 def test_evictions_by_cause() -> None:
     counts = {"errors_total": {}, "cache_evictions_total": {"room": 3, "memory": 0}}
     family = parsed(counts, ("E_A",))["umaserve_cache_evictions"]

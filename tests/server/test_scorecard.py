@@ -42,11 +42,15 @@ class Bench:
         self.engine = self._engine()
         self.meters = Meters(latency_cap=1.2)
         self.supervisor = SimpleNamespace(engines=[self.engine], current=self.engine)
-        self.sessions = SimpleNamespace(live={}, queued=lambda: (0, 0))
+        services = [
+            SimpleNamespace(number=0, label="m", engine=self.engine, room=[]),
+            SimpleNamespace(number=1, label="search", engine=None, room=[1, 2]),
+        ]
+        self.sessions = SimpleNamespace(live={}, queued=lambda: (0, 0), services=services)
         self.card = Scorecard(Config(), self.meters, self.sessions, self.supervisor)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
-        ready = SimpleNamespace(model_name="m", backend="cpu", kv_bytes=1000)
+        ready = SimpleNamespace(model_name="m", backend="cpu", kv_bytes=1000, model_bytes=500)
         return SimpleNamespace(
             alive=True, pid=os.getpid(), table=self.table, ready=ready, requests={}, serving=True,
             replaced=False, service=0,
@@ -100,6 +104,27 @@ def test_ratios_are_of_the_window(bench: Bench) -> None:
     assert numbers["gpu_idle_pct"] == pytest.approx(10.0)
     assert numbers["scheduler_efficiency"] == pytest.approx(0.9)
     assert bench.read(61.0)["gpu_idle_pct"] is None  # no work in the last minute
+
+
+def test_figures_of_each_model(bench: Bench) -> None:
+    bench.meters.requests_of[1] += 3
+    bench.set(decode_tokens=7, prefill_tokens=9, ticks=5, cells_used=4, cells_total=64)
+    request = bench.request()
+    for gap_ms in (50.0, 20.0):
+        bench.token(request, gap_ms)
+    models = bench.read()["models"]
+    assert models["m"] == {
+        "loaded": True, "requests": 0, "active": 0, "waiting": 0, "tokens": 7,
+        "prompt_tokens_computed": 9, "batch_calls": 5, "p95_ms": pytest.approx(20.0, rel=0.05),
+        "ttft_ms_p95": pytest.approx(50.0, rel=0.05), "memory_bytes": 1500, "kv_cells_used": 4,
+        "kv_cells_total": 64,
+    }  # fmt: skip
+    assert (models["search"]["requests"], models["search"]["waiting"]) == (3, 2)
+    assert models["search"]["loaded"] is False and models["search"]["kv_cells_used"] is None
+    bench.engine.alive = False  # its counts are kept
+    bench.meters.engine_gone(bench.engine)
+    assert bench.read()["models"]["m"]["tokens"] == 7
+    assert bench.read()["models"]["search"]["tokens"] == 0
 
 
 def test_bytes_a_token_and_the_bandwidth(bench: Bench) -> None:

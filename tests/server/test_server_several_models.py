@@ -216,6 +216,30 @@ def test_without_load_on_demand_only_load_loads(tmp_path: Path) -> None:
         assert who_answers(client, "coder") == "coder-file"
 
 
+def test_what_umaserve_models_lists_may_be_asked_for_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    listed = model_file(folder / "extra.gguf")
+    settings: dict[str, Any] = {"model_dir": str(folder), "idle_unload_s": 0.0}
+    with DaemonProcess(tmp_path, n_ctx=1024, **settings) as daemon, daemon.client() as client:
+        assert who_answers(client, "extr.gguf") == "model"
+        assert client.generate("x", model="extra.gguf", key="alice").error is None
+        assert list(states(daemon)) == ["model"], "a key may not"
+        assert eventually(lambda: who_answers(client, "extra.gguf") == "extra")
+        assert states(daemon) == {"model": "serving", "extra.gguf": "serving"}
+        assert daemon.info()["models"][1]["path"] == listed
+        assert who_answers(client, "extra") == "extra" and who_answers(client, None) == "model"
+        client.send(type="tokenize", id="t", text="ab", model="extra", key="alice")
+        assert client.answer("tokens")["tokens"] == [97, 98]
+        model_file(folder / "later.gguf")  # it is found within some seconds
+        assert eventually(lambda: who_answers(client, "later.gguf") == "later")
+        client.send(type="unload", id="u", model="later")
+        assert client.answer("unloaded")["event"] == "unloaded"
+    settings["load_on_demand"] = False
+    with DaemonProcess(tmp_path, n_ctx=1024, **settings) as daemon, daemon.client() as client:
+        assert who_answers(client, "extra.gguf") == "model"
+
+
 @pytest.mark.slow
 def test_random_requests_cancels_and_kills_lose_and_mix_up_nothing(tmp_path: Path) -> None:
     """Memory for two of three models."""

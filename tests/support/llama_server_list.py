@@ -502,7 +502,7 @@ STREAM = "/v1/stream?conv_id=conv-stream-test%3A%3Aowner%2Fmodel&from=0"
 NOT_HERE = (
     *(
         Case(f"ranks: {', '.join(told)}", path, {"query": "Machine learning is", **told},
-             REFUSED, 501)
+             {"error/message": is_a(str), "error/type": "invalid_request_error"}, 400)
         for path in ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
         for told in ({"documents": ["A machine", "Paris"]}, {"texts": ["Paris"], "top_n": 2},
                      {"documents": None})

@@ -12,7 +12,7 @@ from umaserve import llama
 POOLING = {"mean": 1, "cls": 2, "last": 3}  # LLAMA_POOLING_TYPE_*
 
 
-def _computed(model: llama.Model, tokens: list[int], **params: Any) -> llama.Context:
+def computed(model: llama.Model, tokens: list[int], **params: Any) -> llama.Context:
     """A fresh context that has decoded all of ``tokens`` at once, each with a row."""
     n = len(tokens)
     context = llama.Context.open(
@@ -32,7 +32,7 @@ def _computed(model: llama.Model, tokens: list[int], **params: Any) -> llama.Con
 def pooled(model: llama.Model, tokens: list[int], way: str) -> np.ndarray:
     """The vector as libllama pools it, float64[n_embd] of length 1."""
     lib, ffi = model.library.lib, model.library.ffi
-    with _computed(model, tokens, embeddings=True, pooling_type=POOLING[way]) as context:
+    with computed(model, tokens, embeddings=True, pooling_type=POOLING[way]) as context:
         row = lib.llama_get_embeddings_seq(context.pointer, 0)
         assert row != ffi.NULL
         vector = np.frombuffer(ffi.buffer(row, 4 * model.n_embd), np.float32).astype(np.float64)
@@ -42,7 +42,7 @@ def pooled(model: llama.Model, tokens: list[int], way: str) -> np.ndarray:
 def logprobs(model: llama.Model, tokens: list[int]) -> np.ndarray:
     """Of all tokens after each of ``tokens``: natural logarithms, float64[n, n_vocab]."""
     lib, ffi = model.library.lib, model.library.ffi
-    with _computed(model, tokens) as context:
+    with computed(model, tokens) as context:
         size = 4 * len(tokens) * model.n_vocab
         rows = np.frombuffer(ffi.buffer(lib.llama_get_logits(context.pointer), size), np.float32)
         logits = rows.reshape(len(tokens), model.n_vocab).astype(np.float64)

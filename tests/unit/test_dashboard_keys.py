@@ -216,6 +216,18 @@ def test_l_loads_a_model_of_this_machine():
     assert a_view.models is None and "umaserve pull" in a_view.message
 
 
+def test_l_lists_the_daemon_s_own_models_first_where_it_has_several():
+    a_view = view(session(1))
+    a_view.overview |= {"models": [{"id": "chat", "state": "serving"}]}
+    a_view.choose_model([("x", "/x")])
+    assert a_view.models == [("x", "/x")]
+    a_view.overview["models"] += [{"id": "coder", "state": "asleep"}]
+    a_view.choose_model([("x", "/x")])
+    assert any(re.match(r"▸ chat, serving +chat", line) for line in rows(a_view))
+    a_view.press("j")
+    assert a_view.press("enter") == Command(LOAD, name="coder")
+
+
 def test_m_changes_the_view_and_back():
     a_view = view(session(1))
     before = rows(a_view)

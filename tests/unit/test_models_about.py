@@ -18,7 +18,7 @@ from umaserve.cli.models import estimate as estimates
 from umaserve.cli.models.command import _legend
 from umaserve.cli.models.estimate import Learned, Machine, bytes_per_token, estimate
 from umaserve.cli.models.graphics import own_memory
-from umaserve.cli.models.listing import speed_text
+from umaserve.cli.models.listing import kind_text, speed_text
 from umaserve.engine.model import cost_file
 from umaserve.llama import builds
 from umaserve.models.about import About, about, billions
@@ -83,7 +83,12 @@ def test_models_that_make_vectors_are_told_apart(tmp_path: Path) -> None:
     keys = {"general.architecture": "bert", "bert.attention.causal": False}
     dotted = {name.replace(".", "__"): value for name, value in keys.items()}
     found, _ = about(str(trees.write(tmp_path / "m.gguf", trees.tiny_model(**dotted))))
-    assert found.embeds and not found.problem
+    assert found.embeds and not found.ranks and not found.problem and kind_text(found)
+    dotted = {name.replace("bert", "qwen3"): value for name, value in dotted.items()}
+    dotted |= {"general__architecture": "qwen3", "qwen3__pooling_type": 4}
+    del dotted["qwen3__attention__causal"]
+    found, _ = about(str(trees.write(tmp_path / "r.gguf", trees.tiny_model(**dotted))))
+    assert found.embeds and found.ranks and kind_text(found) == " (a reranker)"
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,14 @@ class Client:
         """A vector of length 1 for each text, or list of token ids, of ``input``."""
         return self._ask({"type": "embed", "input": input, "model": model})["embeddings"]
 
+    def rerank(self, query: str, documents: list[str], **options: Any) -> list[dict[str, Any]]:
+        """The ``index`` and the ``relevance_score`` of each document, the highest score first.
+
+        Options: ``top_n``, ``truncate``, ``model``.
+        """
+        asked = {"type": "rerank", "query": query, "documents": documents, **options}
+        return self._ask(asked)["results"]
+
     def ping(self) -> float:
         """Milliseconds of one round trip."""
         start = time.perf_counter()

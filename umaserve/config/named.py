@@ -130,7 +130,7 @@ MODELS = Table(
         Key("path", "path", Path("REF", "a path or a name"), "", "its file; a REF as of `--model`"),
         Key("aliases", "aliases", Names("NAME", "names"), "", "other names that requests may use"),
         Key("role", "role", Choice(ROLES), "",
-            "`embed` answers embeddings that name no model, `rerank` rankings"),
+            "`embed` answers embeddings that name no model, `rerank` rankings; both only encode"),
         Key("n_ctx", "n_ctx", Whole(16, 1 << 24, (("auto", 0),)), "`--n-ctx`", "its KV cells"),
         Key("parallel", "n_seq", Whole(1, 256), "`--parallel`", "its sequences"),
         Key("kv_type", "kv_type", KvType(), "`--kv-type`", "precision of its KV cache"),

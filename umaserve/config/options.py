@@ -80,7 +80,9 @@ OPTIONS: tuple[Option, ...] = (
            "time without a request after which a model leaves memory; its next request loads it",
            "15m with several models, off with one"),
     Option("load_on_demand", "--load-on-demand", "UMA_LOAD_ON_DEMAND", "model", "load_on_demand",
-           Switch(), True, "load a model of the configuration when a request names it"),
+           Switch(), True,
+           "load a model when a request names it: of the configuration, or for requests without an "
+           "API key one that `umaserve models` lists"),
     Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx",
            Whole(16, 1 << 24, _AUTO, "N|auto"), 0,
            "KV cells shared by all sessions; may exceed the model's trained length, which bounds "

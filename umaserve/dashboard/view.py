@@ -115,7 +115,10 @@ class View:
         self.message, self._updates = message, 0
 
     def choose_model(self, models: Sequence[Model]) -> None:
-        """Ask which of these models is to be loaded."""
+        """Ask which model is to be loaded: of the daemon's, where it has several, or of these."""
+        known = self.overview.get("models") or ()
+        own = [(f"{each['id']}, {each['state']}", str(each["id"])) for each in known]
+        models = [*own, *models] if len(own) > 1 else models
         if not models:
             self.say("no model was found on this machine; `umaserve pull` fetches some")
             return

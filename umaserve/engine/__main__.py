@@ -168,7 +168,7 @@ def _encode(
     from .model.loaded import CannotLoad
 
     control.send(m.LoadProgress(1.0, "warmup"))
-    encoder = Encoder(loaded, table, control)
+    encoder = Encoder(start, loaded, table, control)
     try:
         encoder.warm_up()
     except CannotLoad as error:

@@ -19,6 +19,7 @@ from umaserve.gateway.families import (
     ollama_embed,
     ollama_models,
     own,
+    rerank,
 )
 from umaserve.gateway.families.openai import (
     chat,
@@ -37,7 +38,7 @@ from umaserve.gateway.translate.endpoint import Endpoint
 
 FAMILIES = (
     own, models, chat, completions, embeddings, responses, kept_responses, anthropic, ollama,
-    ollama_embed, ollama_models, llama_server, llama_server_about, absent,
+    ollama_embed, ollama_models, llama_server, llama_server_about, rerank, absent,
 )  # fmt: skip
 ENDPOINTS: tuple[Endpoint, ...] = tuple(
     endpoint for family in FAMILIES for endpoint in family.ENDPOINTS

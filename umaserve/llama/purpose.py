@@ -71,12 +71,15 @@ def goes_on(context: Context) -> bool:
     return context.memory != nothing and bool(lib.llama_get_causal_attn(context.pointer))
 
 
-def why_no_vectors(model: Model) -> str:
-    """Why nobody has use for the vectors of a `model` that only encodes."""
-    architecture = model.metadata.get("general.architecture", "unknown")
-    if model.metadata.get(f"{architecture}.pooling_type") == "4":  # LLAMA_POOLING_TYPE_RANK
-        return (
-            f"it ranks texts ({architecture}, pooling rank): it neither generates nor makes "
-            f"embeddings; {_INSTEAD}"
-        )
-    return ""
+def why_no_scores(model: Model, info: GGUFInfo) -> str:
+    """Why a file whose pooling is rank can rank nothing: it has no head that makes scores."""
+    named = f"{info.architecture}.pooling_type"
+    heads = ("cls.weight", "cls.output.weight")
+    if info.metadata.get(named) != model.library.lib.LLAMA_POOLING_TYPE_RANK:
+        return ""
+    if any(tensor.name in heads for tensor in info.tensors):
+        return ""
+    return (
+        f"it claims to rank texts ({info.architecture}, pooling rank) and has no tensor "
+        "cls.weight or cls.output.weight, which makes scores; fetch it again"
+    )

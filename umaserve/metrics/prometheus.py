@@ -5,8 +5,8 @@ of a model server (``vllm:...``), and ``uma_...``.
 
 ``interactive.p95_ms`` becomes ``umaserve_p95_ms{lane="interactive"}``, and the top-level name that
 says the same again is left out; ``queued_interactive`` becomes ``umaserve_queued{lane=...}``.
-Texts are labels of ``umaserve_model_info``; a program's name is the label ``app``.  A number
-that is ``None`` has no line.
+Texts are labels of ``umaserve_model_info``; a program's name is the label ``app``, a model's the
+label ``model``.  A number that is ``None`` has no line.
 """
 
 from __future__ import annotations
@@ -30,6 +30,21 @@ _OF_APPS = {
     "cached": "app_cached_ratio",
     "p95_ms": "app_p95_ms",
 }
+_OF_MODELS = {
+    "loaded": "model_loaded",
+    "requests": "model_requests_total",
+    "active": "model_active_requests",
+    "waiting": "model_waiting_requests",
+    "tokens": "model_tokens_generated_total",
+    "prompt_tokens_computed": "model_prompt_tokens_computed_total",
+    "batch_calls": "model_batch_calls_total",
+    "p95_ms": "model_p95_ms",
+    "ttft_ms_p95": "model_ttft_ms_p95",
+    "memory_bytes": "model_memory_bytes",
+    "kv_cells_used": "model_kv_cells_used",
+    "kv_cells_total": "model_kv_cells_total",
+}
+_ROWS = {"apps": ("app", _OF_APPS), "models": ("model", _OF_MODELS)}
 # what is counted apart, by which label
 APART = {"errors_total": "code", "cache_evictions_total": "cause"}
 
@@ -45,8 +60,8 @@ def exposition(numbers: dict[str, Any], error_codes: Iterable[str] = ()) -> str:
     families: dict[str, list[tuple[Labels, Any]]] = {}
     texts: list[tuple[str, str]] = []
     for name, value in (numbers | _for_balancers(numbers)).items():
-        if name == "apps":
-            families |= _of_apps(value)
+        if name in _ROWS:
+            families |= _of_rows(value, *_ROWS[name])
             continue
         if isinstance(value, str):
             texts.append((name, value))
@@ -78,12 +93,15 @@ def _for_balancers(numbers: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_apps(apps: Mapping[str, Mapping[str, Any]]) -> dict[str, list[tuple[Labels, Any]]]:
+def _of_rows(
+    rows: Mapping[str, Mapping[str, Any]], label: str, names: Mapping[str, str]
+) -> dict[str, list[tuple[Labels, Any]]]:
+    """Families of what is told of each program or model, whose name is the ``label``."""
     families: dict[str, list[tuple[Labels, Any]]] = {}
-    for key, family in _OF_APPS.items():
-        for name, figures in apps.items():
+    for key, family in names.items():
+        for name, figures in rows.items():
             if figures.get(key) is not None:
-                families.setdefault(family, []).append(((("app", name),), figures[key]))
+                families.setdefault(family, []).append((((label, name),), figures[key]))
     return families
 
 

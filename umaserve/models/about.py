@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .gguf import check_gguf
 from .header import GGUFError, GGUFInfo
 from .identity import file_facts
-from .purpose import makes_vectors, why_no_model
+from .purpose import role_of, why_no_model
 
 # llama_ftype, without "MOSTLY_"
 _FILE_TYPES = {
@@ -42,7 +42,8 @@ class About:
     n_ctx_train: int = 0
     quantization: str = ""
     parameters: int = 0
-    embeds: bool = False  # it makes vectors of texts, and generates nothing
+    embeds: bool = False  # it makes vectors or scores of texts, and generates nothing
+    ranks: bool = False  # scores alone
     is_base: bool = False  # it has no chat template: it continues text
     problem: str = ""
 
@@ -55,14 +56,16 @@ def about(path: str) -> tuple[About, GGUFInfo | None]:
         # the list names the file already
         problem = str(error).removeprefix(f"{path} ").removeprefix("is not a usable GGUF file: ")
         return About(_bytes(path), problem=problem), None
+    role = role_of(info.architecture, info.metadata)
     found = About(
         bytes=info.file_bytes,
         architecture=info.architecture,
         n_ctx_train=_whole(info.metadata.get(f"{info.architecture}.context_length")),
         quantization=_quantization(info),
         parameters=sum(math.prod(tensor.shape) for tensor in info.tensors),
-        embeds=makes_vectors(info),
-        is_base=not (makes_vectors(info) or info.metadata.get("tokenizer.chat_template")),
+        embeds=role != "",
+        ranks=role == "rerank",
+        is_base=not (role or info.metadata.get("tokenizer.chat_template")),
         problem=why_no_model(info) or _no_vocabulary(info),
     )
     return found, info

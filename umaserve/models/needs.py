@@ -12,6 +12,7 @@ from umaserve.texts import path_of
 
 from .header import GGUFError
 from .kv_shape import KvKind, KvShape, is_size
+from .purpose import role_of
 from .reader import HeaderReader, open_model
 
 LEAST_CELLS = 4096  # KV cells where nobody chose, however little memory there is
@@ -26,6 +27,7 @@ class ModelFile:
     size: int
     cells: KvShape = KvShape()
     n_ctx_train: int = 0  # positions that it was trained for; 0 = it does not say
+    role: str = ""  # "embed" or "rerank" where the header says that it encodes texts
 
     def kv_bytes(self, n_ctx: int, kind: KvKind) -> int:
         return n_ctx * self.cells.bytes_per_cell(kind)
@@ -50,7 +52,10 @@ def look_at(path: str) -> ModelFile:
         raise GGUFError(f"{full} cannot be read: {error.strerror or error}") from None
     trained = reader.values.get(f"{architecture}.context_length")
     cells = KvShape.of(architecture, reader.values)
-    return ModelFile(str(full), reader.size, cells, trained if is_size(trained) else 0)
+    n_ctx_train = trained if is_size(trained) else 0
+    return ModelFile(
+        str(full), reader.size, cells, n_ctx_train, role_of(architecture, reader.values)
+    )
 
 
 def available_bytes() -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .header import GGUFInfo
+
+POOLING_RANK = 4  # LLAMA_POOLING_TYPE_RANK
 
 _OTHER_TYPES = {
     "adapter": "a LoRA adapter; name the model that it changes, or merge the two",
@@ -39,3 +43,10 @@ def why_no_model(info: GGUFInfo) -> str:
 def makes_vectors(info: GGUFInfo) -> bool:
     """Whether it turns whole texts into vectors, as its header says; some models say nothing."""
     return info.metadata.get(f"{info.architecture}.attention.causal") is False
+
+
+def role_of(architecture: str, metadata: Mapping[str, object]) -> str:
+    """What a model is for by its header: "embed", "rerank", or empty where it does not say."""
+    if metadata.get(f"{architecture}.pooling_type") == POOLING_RANK:
+        return "rerank"
+    return "embed" if metadata.get(f"{architecture}.attention.causal") is False else ""

@@ -18,6 +18,7 @@ from umaserve.protocol.messages import (
     Metrics,
     Ping,
     Render,
+    Rerank,
     SetPriority,
     TokenizeRequest,
     Unload,
@@ -33,7 +34,7 @@ _PLAIN: dict[str, Any] = {
 }  # fmt: skip
 _REQUIRED = {
     "priority": "priority", "load": "model", "tokenize": "text", "render": "messages",
-    "detokenize": "tokens", "embed": "input",
+    "detokenize": "tokens", "embed": "input", "rerank": "query",
 }  # fmt: skip
 
 
@@ -61,10 +62,25 @@ def admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
         return TokenizeRequest(texts, several=several, **given)
     if kind == "render":
         return Render(*conversation(wire, limits), wire.id, given["key"], wire.model)
+    if kind == "rerank":
+        return _rerank(given, limits)
     base64 = given["encoding_format"] == "base64"
     return Embed(
         _inputs(wire.input, limits), wire.id, base64, given["truncate"], given["key"], wire.model
     )
+
+
+def _rerank(given: dict[str, Any], limits: PromptLimits) -> Rerank:
+    documents = given.pop("documents")
+    if documents is None:
+        raise missing("documents")
+    if not 0 < len(documents) <= fields.MAX_INPUTS:
+        raise wrong("documents", fields.WORDS["rerank"]["documents"])
+    query = len(given["query"].encode())
+    cap("query is", query, limits)
+    for each in documents:
+        cap("query and a document are", query + len(each.encode()), limits)
+    return Rerank(documents=tuple(documents), **given)
 
 
 def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:

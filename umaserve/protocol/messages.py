@@ -97,6 +97,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True):
     key: str = ""
     several: bool = False
     model: str | None = None
+    role: str = ""
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True):
@@ -113,6 +114,18 @@ class Embed(msgspec.Struct, frozen=True):
     inputs: tuple[str | list[int], ...]
     id: str | None = None
     base64: bool = False
+    truncate: bool = False
+    key: str = ""
+    model: str | None = None
+
+
+class Rerank(msgspec.Struct, frozen=True):
+    """Documents that are ranked by a query; ``top_n`` of them are told, or all."""
+
+    query: str
+    documents: tuple[str, ...]
+    id: str | None = None
+    top_n: int | None = None
     truncate: bool = False
     key: str = ""
     model: str | None = None
@@ -147,6 +160,6 @@ class Ping(msgspec.Struct, frozen=True):
 
 AdminMessage = (
     Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | DetokenizeRequest
-    | Embed | Render | AskCache | AskModels | Ping
+    | Embed | Rerank | Render | AskCache | AskModels | Ping
 )  # fmt: skip
 Message = Generate | AdminMessage

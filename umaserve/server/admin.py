@@ -24,11 +24,13 @@ from umaserve.protocol import (
     Ping,
     ProtocolError,
     Render,
+    Rerank,
     SetPriority,
     TokenizeRequest,
     Unload,
     admin_event,
 )
+from umaserve.server.encoding import Encoding
 from umaserve.server.overview import Overview, Watched, info, models_of
 from umaserve.server.requests.request import LANES, Request
 from umaserve.server.text_answers import TextAnswers, program_asking
@@ -45,6 +47,7 @@ class Admin:
     def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
         self._texts = TextAnswers(daemon)
+        self._encoding = Encoding(daemon, self._texts)
         self.overview = Overview(daemon)
 
     def handle(self, connection: Connection, message: AdminMessage) -> None:
@@ -77,7 +80,9 @@ class Admin:
             case TokenizeRequest():
                 self._start(connection, message, self._texts.tokenize)
             case Embed():
-                self._start(connection, message, self._texts.embed)
+                self._start(connection, message, self._encoding.embed)
+            case Rerank():
+                self._start(connection, message, self._encoding.rerank)
             case Render():
                 self._start(connection, message, self._texts.render)
             case AskCache():

@@ -103,7 +103,8 @@ def info(daemon: Watched, name: str | None = None, *, template: bool = False) ->
     ``state`` saying what is going on.  ``models`` has all of them.
     ``template``: its ``template`` is the text of the chat template.
     ``next_try`` is when one that cannot be served now is tried again."""
-    service = daemon.sessions.services.find(name)
+    services = daemon.sessions.services
+    service = services.named(name or "") or services.default
     next_try = daemon.models.all[service.number].next_try
     model = model_of(service.engine) if service.engine is not None else None
     ready = service.engine.ready if service.engine is not None else None

@@ -1,4 +1,4 @@
-"""Answers about texts: their tokens, their vectors, and prompts of conversations.
+"""Answers about texts: their tokens, and prompts of conversations.
 
 An engine is asked for most of them.  Where it ends meanwhile, the next one is asked.
 """
@@ -15,21 +15,17 @@ import trio
 from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
     E_LIMIT_001,
-    E_LIMIT_003,
     E_MODEL_001,
     E_PROTO_003,
     E_RUNTIME_001,
     AskCache,
     DetokenizeRequest,
-    Embed,
-    Overflow,
     ProtocolError,
     Render,
     TokenizeRequest,
     admin_event,
 )
 from umaserve.server.clients.questions import Questions
-from umaserve.server.clients.vectors import in_json, json_bytes
 from umaserve.server.engines.asked import TextFault
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.figures.cache_report import cache_report
@@ -38,7 +34,7 @@ from umaserve.server.requests.client import sharer_of
 from umaserve.server.requests.conversations.layer import Outcome, conversation
 from umaserve.server.requests.queue.turns import Asker
 from umaserve.server.requests.service import Service
-from umaserve.wire.messages import Embedded, Ready
+from umaserve.wire.messages import Ready
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
@@ -58,12 +54,11 @@ class TextAnswers:
         self._daemon = daemon
         # by the number of the model's service: an engine has one question of a kind at a time
         self._questions = defaultdict[int, Questions](Questions)
-        self._embeds = defaultdict[int, Questions](lambda: Questions("embedded"))
         self._caches = defaultdict[int, Questions](lambda: Questions("looked up"))
 
     async def tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
-        answer = await self._by_engine(
-            self._service(message),
+        answer = await self.by_engine(
+            self._service(message, message.role),
             self._questions,
             program_asking(connection, message),
             lambda engine: engine.asked.tokenize(
@@ -76,7 +71,7 @@ class TextAnswers:
         connection.send(admin_event("tokens", message.id, tokens=answer.tokens, **counts))
 
     async def detokenize(self, connection: Connection, message: DetokenizeRequest) -> None:
-        engine, ready = await self._ready_engine(self._service(message))
+        engine, ready = await self.ready_engine(self._service(message))
         tokens, n_vocab, pieces = message.tokens, ready.n_vocab, engine.pieces
         if tokens and max(tokens) >= n_vocab:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
@@ -99,44 +94,8 @@ class TextAnswers:
         text = b"".join(found).decode("utf-8", "replace")
         connection.send(admin_event("text", message.id, text=text, **more))
 
-    async def embed(self, connection: Connection, message: Embed) -> None:
-        vectors: list[Any] = []
-        tokens = 0
-        service = self._service(message, "embed")
-        self._refuse_large((await self._ready_engine(service))[1].n_embd, message)
-        for what in message.inputs:
-            answer: Embedded = await self._by_engine(
-                service,
-                self._embeds,
-                program_asking(connection, message),
-                lambda engine, what=what: engine.asked.embed(what, message.truncate),  # type: ignore[misc]
-            )
-            if answer.error:
-                number = f"input {len(vectors)}: " if len(message.inputs) > 1 else ""
-                overflow = Overflow(answer.n_tokens, answer.most)
-                is_long = answer.code == E_LIMIT_003
-                raise ProtocolError(
-                    answer.code, number + answer.error, overflow=overflow if is_long else None
-                )
-            vectors.append(in_json(answer.vector, message.base64))
-            tokens += answer.n_tokens
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        more = {"model": service.label}
-        connection.send(
-            admin_event("embeddings", message.id, embeddings=vectors, usage=usage, **more)
-        )
-
-    def _refuse_large(self, n_embd: int, message: Embed) -> None:
-        """An answer has to fit into what may wait for a client unread."""
-        size = json_bytes(n_embd, message.base64) * len(message.inputs)
-        most = self._daemon.config.max_unsent_bytes
-        if size > most:
-            text = f"the vectors of {len(message.inputs)} texts are about {size} bytes of JSON"
-            text += f"; the limit is {most} (--max-unsent-bytes): send fewer texts at once"
-            raise ProtocolError(E_LIMIT_001, text + ', or ask for "base64"' * (not message.base64))
-
     async def render(self, connection: Connection, message: Render) -> None:
-        engine, _ = await self._ready_engine(self._service(message))
+        engine, _ = await self.ready_engine(self._service(message))
         outcomes: list[Outcome] = []
         answered = trio.Event()
 
@@ -178,14 +137,14 @@ class TextAnswers:
             return cache_report(report, engine.pieces.spelled, engine.app_of)
 
         service = self._daemon.models.named(message.model).service
-        cache = await self._by_engine(service, self._caches, connection.program, ask)
+        cache = await self.by_engine(service, self._caches, connection.program, ask)
         connection.send(admin_event("cache", message.id, cache=cache))
 
     def _service(self, message: Any, role: str = "") -> Service:
         """The model that a message names; else the first of the ``role``, or the default."""
-        return self._daemon.sessions.services.find(message.model, role)
+        return self._daemon.sessions.services.find(message.model, role, message.key)
 
-    async def _ready_engine(self, service: Service) -> tuple[EngineHandle, Ready]:
+    async def ready_engine(self, service: Service) -> tuple[EngineHandle, Ready]:
         """The engine that serves a model, once it is ready.  Raises ``ProtocolError``."""
         engine = await self._daemon.models.engine(service)
         await engine.settled.wait()
@@ -193,7 +152,7 @@ class TextAnswers:
             raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
         return engine, engine.ready
 
-    async def _by_engine(
+    async def by_engine(
         self,
         service: Service,
         questions: dict[int, Questions],

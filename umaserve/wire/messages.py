@@ -147,6 +147,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     probe_first: bool = False  # before the engine is ready; for tests that need to know when
     log_level: str = "info"
     core_dumps: bool = False  # else a crash leaves no core file, which would hold prompts
+    encodes: bool = False  # texts to vectors alone, also with a model that could generate
 
     @property
     def positions(self) -> int:
@@ -274,17 +275,17 @@ class Tokenize(msgspec.Struct, tag="tokenize", omit_defaults=True):
 
 
 class Embed(msgspec.Struct, tag="embed", omit_defaults=True):
-    """A text, or ``tokens``, to a vector; `Embedded` is the answer.
+    """Texts, or their token ids, to vectors; `Embedded` is the answer.
 
-    ``truncate``: what is too long loses its end, else it is refused.
+    ``query``: the texts are documents, each of which gets a score for this query instead.
+    ``truncate``: a text that is too long loses its end, else it is refused.  A model that generates
+    takes one text at a time.
     """
 
     ref: int
-    text: str = ""
-    tokens: list[int] | None = None
+    texts: list[str | list[int]]
+    query: str | None = None
     truncate: bool = False
-    add_special: bool = True
-    parse_special: bool = True
 
 
 class Forget(msgspec.Struct, tag="forget"):
@@ -348,7 +349,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     identity: ModelIdentity | None = None  # of the files that were loaded
     device_free: int = -1  # bytes that the accelerator has left; -1: none, or it does not say
     n_embd: int = 0  # numbers of a vector
-    pooling: str = ""  # how a text's tokens become one vector: mean, cls, last, rank (not at all)
+    pooling: str = ""  # how a text's tokens become one vector: mean, cls, last; rank: a score
     generates: bool = True  # an encoder alone does not
     off: str = ""  # a sentence: what this model cannot have, and why; empty where it can have all
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
@@ -359,6 +360,13 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     def n_positions(self) -> int:
         """Positions that one session has at most."""
         return positions_of_one(self.n_ctx, self.n_ctx_train)
+
+    @property
+    def role(self) -> str:
+        """What the model does besides generating, or instead; empty for a model of texts."""
+        if self.pooling == "rank":
+            return "rerank"
+        return "" if self.generates else "embed"
 
     @property
     def is_base(self) -> bool:
@@ -417,14 +425,16 @@ class Tokens(msgspec.Struct, tag="tokens", omit_defaults=True):
 
 
 class Embedded(msgspec.Struct, tag="embedded", omit_defaults=True):
-    """``vector``: float32, of length 1; or ``error`` says why there is none, with its ``code``.
+    """``vectors``: float32, one of length 1 for each text; of documents, one score for each.
 
-    A text that is too long has ``n_tokens``, of which there may be ``most``.
+    ``n_tokens``: of all texts.  Else ``error`` says why text number ``at`` has no vector, with its
+    ``code``.  A text that is too long has ``n_tokens``, of which there may be ``most``.
     """
 
     ref: int
-    vector: bytes = b""
+    vectors: bytes = b""
     n_tokens: int = 0
+    at: int = 0
     most: int = 0
     code: str = ""
     error: str = ""

@@ -94,7 +94,8 @@ def as_json(listed: Listed, machine: Machine) -> dict[str, Any]:
         "parameters": facts.parameters or None,
         "quantization": facts.quantization or None,
         "n_ctx_train": facts.n_ctx_train or None,
-        "embeddings": facts.embeds,
+        "embeddings": facts.embeds and not facts.ranks,
+        "reranking": facts.ranks,
         "base_model": facts.is_base,
         "fits": listed.fits if likely else None,
         "context_fits": likely.context if likely else None,
@@ -119,6 +120,8 @@ def fits_text(listed: Listed) -> str:
 
 def kind_text(facts: About) -> str:
     """Return the note behind the name of a model that is not made for conversations; else ""."""
+    if facts.ranks:
+        return " (a reranker)"
     return " (embeddings)" if facts.embeds else " (a base model)" if facts.is_base else ""
 
 

@@ -64,7 +64,7 @@ class Admission:
         self._awaited = 0
         # set by who keeps beginnings of texts, and by who computes what stands beside the requests
         self.on_row: Callable[[int, str | None, bool], None] = lambda slot, domain, session: None
-        self.on_embed: Callable[[m.Embed, list[int], str], None]
+        self.on_embed: Callable[[m.Embed, list[list[int]], str], None]
         self.on_prompt: Callable[[m.Submit, list[int]], None]
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
         self._inline = INLINE_BYTES

@@ -8,7 +8,6 @@ from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
 from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.aside.texts import fitting
-from umaserve.engine.model.pooling import RANK, pooling_of
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -35,21 +34,21 @@ class AsideTexts:
     ) -> None:
         self._loaded, self._table, self._control = loaded, table, control
         self._admission, self._lane, self._prefixes = admission, lane, prefixes
-        self._way = pooling_of(loaded.model, causal=True)
+        self._way = loaded.pooling
         self._forgotten: set[int] = set()  # refs of texts that are being tokenised
         admission.on_embed, admission.on_prompt = self._embed, self._rate
 
-    def _embed(self, message: m.Embed, tokens: list[int], error: str) -> None:
+    def _embed(self, message: m.Embed, texts: list[list[int]], error: str) -> None:
         ref = message.ref
         if ref in self._forgotten:
             self._forgotten.discard(ref)
             return
+        tokens = texts[0] if texts else []
         code, n_tokens = "E_PROTO_003", len(tokens)
         most = min(self._loaded.n_positions, self._loaded.n_ctx)
-        if self._way == RANK:
-            error = "this model ranks texts (pooling rank) and makes no embeddings"
         if not error:
-            tokens, code, error = fitting(message, tokens, self._loaded.n_vocab, most)
+            fits = fitting(tokens, self._loaded.n_vocab, most, int(message.truncate))
+            tokens, code, error = fits
         if error:
             told = m.Embedded(ref, n_tokens=n_tokens, most=most, code=code, error=error)
             self._control.send(told)

@@ -19,13 +19,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from umaserve.engine.native.niceness import LAST, stand_back
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 if TYPE_CHECKING:
+    from umaserve.llama.ranking import RankPrompt
     from umaserve.llama.specials import Specials
 
 STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
@@ -35,14 +36,16 @@ STACK_BYTES = 64 << 20  # of the thread: address space, of which only what is us
 NOT_WANTED = "nobody waits for it any more"
 
 Asked = m.Submit | m.Tokenize | m.Embed
-Finished = tuple[m.Submit | m.Embed | m.Tokens, list[int], str]
+# tokens of a request; of an `Embed`, those of each of its texts
+Finished = tuple[m.Submit | m.Embed | m.Tokens, list[Any], str]
 
 
 class TokenizerThread:
     """``notify`` is called from the thread when `finished` has something more.  Of a `Tokenize`
     that is its whole answer.
 
-    ``gives_way``: the thread is for texts that nobody waits for.
+    ``gives_way``: the thread is for texts that nobody waits for.  ``ranks`` makes the prompts of a
+    model that ranks.
     """
 
     def __init__(
@@ -52,8 +55,9 @@ class TokenizerThread:
         notify: Callable[[], None],
         *,
         gives_way: bool = False,
+        ranks: RankPrompt | None = None,
     ) -> None:
-        self._gives_way = gives_way
+        self._gives_way, self._ranks = gives_way, ranks
         self.finished: deque[Finished] = deque()
         self._specials = specials
         self._table = table
@@ -99,9 +103,7 @@ class TokenizerThread:
         try:
             if isinstance(message, m.Tokenize):
                 return self._tokens(message), [], ""
-            if message.ref in self._forgotten:
-                return message, [], NOT_WANTED
-            return message, *self._tokens_of(message)
+            return message, *self._each(message)
         finally:
             self._forgotten.discard(message.ref)
 
@@ -121,6 +123,24 @@ class TokenizerThread:
             counts.append(len(found))
         return m.Tokens(message.ref, tokens, "", counts)
 
+    def _each(self, message: m.Embed) -> tuple[list[list[int]], str]:
+        """Tokens of each text; of those before the first that has none, and why."""
+        found: list[list[int]] = []
+        for text in message.texts:
+            if message.ref in self._forgotten:
+                return found, NOT_WANTED
+            tokens, error = (text, "") if isinstance(text, list) else self._embedded(message, text)
+            if error:
+                return found, error
+            found.append(tokens)
+        return found, ""
+
+    def _embedded(self, message: m.Embed, text: str) -> tuple[list[int], str]:
+        query, ranks = message.query, self._ranks
+        if query is None or ranks is None:
+            return self._on_stack(text, lambda: self._specials.tokenize(text))
+        return self._on_stack(query + text, lambda: ranks.tokens(query, text))
+
     def _mark(self, message: Asked, is_under_way: bool) -> None:
         header, since_ns = self._table.header, time.monotonic_ns() if is_under_way else 0
         if self._gives_way:
@@ -132,10 +152,14 @@ class TokenizerThread:
         else:
             header.tokenizing = message.ref if is_under_way else 0
 
-    def _tokens_of(self, message: Asked) -> tuple[list[int], str]:
-        n_bytes = len(text_of(message).encode("utf-8", "replace"))
+    def _tokens_of(self, message: m.Submit | m.Tokenize) -> tuple[list[int], str]:
+        return self._on_stack(text_of(message), lambda: made_of(self._specials, message))
+
+    def _on_stack(self, text: str, make: Callable[[], list[int]]) -> tuple[list[int], str]:
+        """The tokens that ``make`` makes of a text, on a stack that is large enough; or why not."""
+        n_bytes = len(text.encode("utf-8", "replace"))
         if STACK_PER_BYTE * n_bytes <= self._stack_bytes:
-            return tokens_of(self._specials, message)
+            return _or_why(make)
         out: list[tuple[list[int], str]] = []
         done = threading.Event()
 
@@ -143,7 +167,7 @@ class TokenizerThread:
             if self._gives_way:
                 stand_back(LAST)
             try:
-                out.append(tokens_of(self._specials, message))
+                out.append(_or_why(make))
             finally:
                 done.set()
 
@@ -169,24 +193,30 @@ def run_with_stack(target: Callable[[], None], n_bytes: int) -> bool:
     return True
 
 
-def text_of(message: Asked) -> str:
+def text_of(message: m.Submit | m.Tokenize) -> str:
     return (message.prompt if isinstance(message, m.Submit) else message.text) or ""
 
 
-def tokens_of(specials: Specials, message: Asked) -> tuple[list[int], str]:
+def tokens_of(
+    specials: Specials, message: m.Submit | m.Tokenize
+) -> tuple[list[int], str]:
     """The tokens, or why there are none."""
-    if isinstance(message, m.Embed) and message.tokens is not None:
-        return message.tokens, ""
+    return _or_why(lambda: made_of(specials, message))
+
+
+def made_of(specials: Specials, message: m.Submit | m.Tokenize) -> list[int]:
+    """The tokens.  Raises ``ValueError``."""
     text, parse_special = text_of(message), message.parse_special
     add_bos, plain = (
         (message.add_bos, message.plain) if isinstance(message, m.Submit) else (None, ())
     )
+    if message.add_special:
+        return specials.tokenize(text, add_bos=add_bos, parse_special=parse_special, plain=plain)
+    return specials.model.tokenize(text, add_special=False, parse_special=parse_special)
+
+
+def _or_why(make: Callable[[], list[int]]) -> tuple[list[int], str]:
     try:
-        if message.add_special:
-            return specials.tokenize(
-                text, add_bos=add_bos, parse_special=parse_special, plain=plain
-            ), ""
-        model = specials.model
-        return model.tokenize(text, add_special=False, parse_special=parse_special), ""
+        return make(), ""
     except ValueError as error:
         return [], str(error)

@@ -33,7 +33,6 @@ from .abilities import (
 from .contexts import open_context, sizes_of
 from .draft_model import bytes_needed, open_draft_model
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
-from .pooling import pooling_of
 
 if TYPE_CHECKING:
     from umaserve.llama import Context, Library, Model
@@ -88,7 +87,7 @@ def load(
         n_vocab=model.n_vocab,
         n_ctx=sizes.n_ctx,
         n_positions=min(m.positions_of_one(sizes.n_ctx, model.n_ctx_train), start.positions),
-        n_seq=1 if encodes else start.n_seq,
+        n_seq=context.n_seq_max if encodes else start.n_seq,
         n_batch=sizes.n_batch,
         n_ubatch=sizes.n_ubatch,
         n_threads=sizes.n_threads,
@@ -98,7 +97,7 @@ def load(
         eog_ids=np.flatnonzero(is_eog).astype(np.int32),
         is_eog=is_eog,
         load_ms=(time.monotonic() - began) * 1000.0,
-        kv_bytes=0 if encodes else _kv_bytes(start, sizes.n_ctx),
+        kv_bytes=_kv_bytes(start, sizes.n_ctx) if _has_cells(context) else 0,
         unused_bytes=unused_bytes,
         on_processor=on_processor,
         places=find_places() if on_processor else no_places(),
@@ -142,8 +141,8 @@ def _why_no_use(model: Model, info: GGUFInfo) -> str:
     from umaserve.llama import purpose
 
     encodes = purpose.only_encodes(model, info)
-    why = purpose.why_no_vectors(model) if encodes else purpose.why_no_generation(model)
-    return why or purpose.why_no_positions(model, info)
+    why = "" if encodes else purpose.why_no_generation(model)
+    return why or purpose.why_no_positions(model, info) or purpose.why_no_scores(model, info)
 
 
 def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
@@ -154,6 +153,10 @@ def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
         pieces.write_hidden(*model.hidden_table())
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
+
+
+def _has_cells(context: Context) -> bool:
+    return bool(context.memory != context.library.ffi.NULL)
 
 
 def _kv_bytes(start: m.Start, n_ctx: int) -> int:
@@ -254,7 +257,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         identity=loaded.identity,
         device_free=-1 if free is None else free,
         n_embd=model.n_embd,
-        pooling=pooling_of(model, causal=loaded.generates),
+        pooling=loaded.pooling,
         generates=loaded.generates,
         off=what_is_off(loaded),
         why_no_shift=why_no_shift(loaded),

@@ -11,12 +11,15 @@ from umaserve.wire.control import Control
 from . import capacity
 from .abilities import flash_attention
 from .loaded import CannotLoad, usable_cores
+from .pooling import LAST, NUMBERS, RANK, pooling_of
 
 if TYPE_CHECKING:
     from umaserve.llama import Context, Model
 
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 MOST_TOKENS = 2048  # of a text, where nobody chose: attention's memory grows with their square
+MOST_CAUSAL = 8192  # the same for causal models, which need a KV cell for each token
+TEXTS_AT_ONCE = 64  # that an encoder computes in one llama_decode
 
 
 class Sizes(NamedTuple):
@@ -46,24 +49,23 @@ def sizes_of(start: m.Start, n_ctx: int, n_seq_max: int, snapshots: int) -> Size
 def open_context(
     start: m.Start, model: Model, info: GGUFInfo, wanted: Sizes, control: Control
 ) -> tuple[Context, Sizes, bool]:
-    """A context, with the sizes that it got, and whether it only encodes.
+    """A context, with the sizes that it got, and whether it only encodes texts.
 
     Raises CannotLoad; the model is closed then.
     """
     from umaserve.llama import purpose
 
-    if not purpose.only_encodes(model, info):
+    causal = not purpose.only_encodes(model, info)
+    way = pooling_of(model, causal=causal)
+    if causal and way != RANK and not start.encodes:
         context, sizes = _open_generator(start, model, wanted, control)
         if purpose.goes_on(context):
             return context, sizes, False
         context.close()
-        why = purpose.why_no_vectors(model)
-        if why:
-            model.close()
-            raise CannotLoad(why)
-    context = _open_encoder(model, start, wanted.n_threads_batch)
-    n = context.n_ubatch
-    return context, wanted._replace(n_ctx=n, n_batch=n, n_ubatch=n), True
+        causal, way = False, pooling_of(model, causal=False)
+    context = _open_encoder(model, start, way, causal, wanted.n_threads_batch)
+    n, n_ubatch = context.n_batch, context.n_ubatch
+    return context, wanted._replace(n_ctx=n, n_batch=n, n_ubatch=n_ubatch), True
 
 
 def _open_generator(
@@ -99,29 +101,37 @@ def _open_generator(
             sizes = sizes._replace(n_ctx=fewer)
 
 
-def _open_encoder(model: Model, start: m.Start, n_threads: int) -> Context:
-    """A context for texts of up to ``n_ubatch`` tokens, which gives embeddings: no KV cells.
+def _open_encoder(
+    model: Model, start: m.Start, way: str, causal: bool, n_threads: int
+) -> Context:
+    """A context for whole texts, several of them at once, which it pools.
 
-    So many as the model was trained for, `MOST_TOKENS` at most; ``--n-ubatch`` allows others.  The
-    model pools.  Raises CannotLoad.
+    An encoder takes a text in one ubatch, of as many tokens as the model was trained for,
+    `MOST_TOKENS` at most; ``--n-ubatch`` allows others.  A causal model whose last token stands for
+    a text takes it in several.  Raises CannotLoad.
     """
     from umaserve import llama
 
-    bounds = (model.n_ctx_train, start.n_ctx, start.positions, start.n_ubatch or MOST_TOKENS)
+    in_parts = causal and way in (LAST, RANK)
+    most = MOST_CAUSAL if in_parts else start.n_ubatch or MOST_TOKENS
+    bounds = (model.n_ctx_train, start.n_ctx, start.positions, most)
     tokens = min(bound for bound in bounds if bound > 0)
+    n_ubatch = min(start.n_ubatch or capacity.DEFAULT_UBATCH, tokens) if in_parts else tokens
     try:
         context = llama.Context.open(
             model,
             n_ctx=capacity.padded(tokens),
             n_batch=tokens,
-            n_ubatch=tokens,
+            n_ubatch=n_ubatch,
+            n_seq_max=TEXTS_AT_ONCE,
             n_threads=n_threads,
             flash_attn=flash_attention(start),
             embeddings=True,
+            pooling_type=NUMBERS[way],
         )
     except llama.LlamaError as error:
         raise CannotLoad(f"{error}; a smaller --n-ubatch takes less") from error
-    if context.n_ubatch >= tokens:
+    if context.n_ubatch >= n_ubatch and context.n_batch >= tokens:
         return context
     context.close()
     raise CannotLoad(f"libllama computes {context.n_ubatch} of {tokens} tokens at once")

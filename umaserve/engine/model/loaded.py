@@ -13,6 +13,8 @@ import numpy as np
 from umaserve.models.identity import ModelIdentity
 from umaserve.system.processor import sysctl
 
+from .pooling import way_of
+
 if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
     from umaserve.llama import Context, Library, Model
@@ -75,6 +77,11 @@ class Loaded:
     def snapshots(self) -> int:
         """Earlier states that a recurrent memory keeps of each sequence."""
         return int(self.library.lib.llama_n_rs_seq(self.context.pointer))
+
+    @property
+    def pooling(self) -> str:
+        """How a text's tokens become one vector."""
+        return way_of(self.context)
 
     def threads(self, aside: int) -> tuple[int, int]:
         """Threads for ticks of one token and of more, while ``aside`` cores compute prompts."""

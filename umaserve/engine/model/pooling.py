@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from umaserve.llama import Model
+    from umaserve.llama import Context, Model
 
 MEAN, CLS, LAST, RANK = "mean", "cls", "last", "rank"
 _NAMES = {"1": MEAN, "2": CLS, "3": LAST, "4": RANK}  # LLAMA_POOLING_TYPE_*, as metadata has them
+NUMBERS = {name: int(number) for number, name in _NAMES.items()}
 
 
 def pooling_of(model: Model, *, causal: bool) -> str:
@@ -20,3 +21,9 @@ def pooling_of(model: Model, *, causal: bool) -> str:
     metadata = model.metadata
     named = metadata.get(f"{metadata.get('general.architecture', '')}.pooling_type", "")
     return _NAMES.get(named, LAST if causal else MEAN)
+
+
+def way_of(context: Context) -> str:
+    """The same for a model that has its context; only one that generates does not pool."""
+    number = context.library.lib.llama_pooling_type(context.pointer)
+    return _NAMES.get(str(number)) or pooling_of(context.model, causal=True)

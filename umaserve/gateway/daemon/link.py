@@ -96,7 +96,9 @@ class Connection(asyncio.Protocol):
 
 OWNER: ContextVar[str] = ContextVar("owner", default="")  # of the key of the request at work
 MODEL: ContextVar[str] = ContextVar("model", default="")  # that the request at work names
-SHARED = ("tokenize", "detokenize", "render", "embed")  # what the daemon answers in turns
+# what the request at work is for, where no model of its name is here
+ROLE: ContextVar[str] = ContextVar("role", default="")
+SHARED = ("tokenize", "detokenize", "render", "embed", "rerank")  # what the daemon answers in turns
 
 
 def with_model(message: dict[str, Any]) -> dict[str, Any]:
@@ -112,11 +114,12 @@ class Link:
         self.max_body_bytes = BODY_BYTES
         self.max_tokens = 0  # of one request; 0: not known yet
         self.max_prompt_bytes = 0  # the same
+        self.max_unsent_bytes = 0  # of one answer; the same
         self._connections: list[Connection] = []
         self._opening = asyncio.Lock()
         self._prefix = os.urandom(4).hex()
         self._count = 0
-        self._max_frame_bytes = self._n_ctx = 0
+        self.max_frame_bytes = self._n_ctx = 0
         self._idle_s = 0.0  # after which the daemon closes; 0: never, or not known yet
 
     def new_id(self) -> str:
@@ -164,7 +167,8 @@ class Link:
         self.max_body_bytes = int(limits["max_body_bytes"])
         self.max_tokens = int(limits["max_tokens"])
         self.max_prompt_bytes = int(limits["max_prompt_bytes"])
-        self._max_frame_bytes, self._n_ctx = int(limits["max_frame_bytes"]), int(limits["n_ctx"])
+        self.max_unsent_bytes = int(limits["max_unsent_bytes"])
+        self.max_frame_bytes, self._n_ctx = int(limits["max_frame_bytes"]), int(limits["n_ctx"])
         self._idle_s = float(limits["idle_timeout_s"])
 
     async def check_size(self, size: int) -> None:
@@ -172,10 +176,10 @@ class Link:
 
         It would close the connection, which others use.  Another model may have other limits.
         """
-        if size <= min(SMALL_BYTES, self._max_frame_bytes):
+        if size <= min(SMALL_BYTES, self.max_frame_bytes):
             return
         self._take_limits((await self.ask({"type": "info"}))["info"]["limits"])
-        if size > self._max_frame_bytes:
+        if size > self.max_frame_bytes:
             raise too_long(size, self._n_ctx)
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:

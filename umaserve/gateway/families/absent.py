@@ -32,7 +32,6 @@ _OF_OPENAI = {
     "ending thoughts that run (thinking_budget bounds them)": (
         ("POST", "/chat/completions/control"),
     ),
-    "reranking": (("POST", "/rerank"), ("POST", "/reranking")),
     "resuming a stream": (
         ("GET", "/stream"), ("DELETE", "/stream"), ("POST", "/streams/lookup"),
     ),

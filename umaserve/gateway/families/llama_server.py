@@ -98,7 +98,8 @@ async def _complete(
 async def embedding(request: Request) -> Response:
     """A vector for each text, in a list: llama-server may have one for each token."""
     body = await read_request(request)
-    found = await vectors_of(request, body, "input" if "input" in body else "content")
+    name = "input" if "input" in body else "content"
+    found = await vectors_of(request, body, name, truncate=flag_of(body, "truncate"))
     return json_response(
         [{"index": i, "embedding": [row.tolist()]} for i, row in enumerate(found.rows)]
     )
@@ -180,7 +181,7 @@ _INFILL = {
     "prompt": TEXT,
     **_COMMON,
 }
-_EMBEDDING = {"content": {"type": ["string", "array", "object"]}}
+_EMBEDDING = {"content": {"type": ["string", "array", "object"]}, "truncate": {"type": "boolean"}}
 ENDPOINTS = (
     Endpoint(
         "POST", "/completion", completion, "what follows a prompt", "llama-server", _COMPLETION,

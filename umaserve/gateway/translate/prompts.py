@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.link import ROLE, Link
 from umaserve.gateway.daemon.refusal import Refusal, wrong
 
 MAX_PROMPTS = 256
@@ -93,6 +93,8 @@ async def tokens_of_each(
     if not any(texts) and not (texts and add_special):
         return [[] for _ in texts]
     message = {"type": "tokenize", "text": texts, "add_special": add_special}
+    if ROLE.get():
+        message["role"] = ROLE.get()
     answer = await link.ask({**message, "parse_special": parse_special})
     tokens = iter(answer["tokens"])
     return [list(islice(tokens, count)) for count in answer["counts"]]

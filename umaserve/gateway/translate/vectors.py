@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.link import ROLE, Link
 from umaserve.gateway.daemon.refusal import malformed, wrong
 from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import content_of
-from umaserve.gateway.translate.model import info_of
 from umaserve.gateway.translate.prompts import prompts_of, tokens_of
 
 MAX_INPUTS = 2048  # as OpenAI has it
 TOKEN_BYTES = 8  # of a token id in JSON
-AT_ONCE = 64  # texts of one question to the daemon
+AT_ONCE = 256  # texts of one question to the daemon
+LONGEST = 16384  # numbers of a vector, until one came
 
 
 class Vectors(NamedTuple):
@@ -40,18 +40,17 @@ async def vectors_of(
     Raises ``Refusal``.
     """
     link = link_of(request)
+    ROLE.set("embed")  # the tokens are those of the model that embeds
     prompts = await prompts_of(link, _told(body, name), name, MAX_INPUTS)
     inputs = await _inputs(link, prompts)
-    info = await info_of(request)
+    await link.connection()  # which tells the limits
     wanted = whole_of(body, "dimensions", 0, 1, 1 << 20)
-    found, n_embd = Vectors([], 0, ""), 0
-    # the rest of a frame is for what JSON escapes
-    bytes_fit = int(info["limits"]["max_frame_bytes"]) // 2
+    found, n_embd = Vectors([], 0, ""), LONGEST
     while len(found.rows) < len(inputs):
         # the first vector tells how long the model's are; in base64 four bytes are for three
-        most = int(info["limits"]["max_unsent_bytes"])
-        fit = most // (6 * n_embd + 16) if n_embd else 1
-        group = _first_group(inputs[len(found.rows) :], max(min(fit, AT_ONCE), 1), bytes_fit)
+        fit = max(min(link.max_unsent_bytes // (6 * n_embd + 16), AT_ONCE), 1)
+        # the rest of a frame is for what JSON escapes
+        group = _first_group(inputs[len(found.rows) :], fit, link.max_frame_bytes // 2)
         message = {"type": "embed", "input": group, "encoding_format": "base64"}
         answer = await link.ask({**message, "truncate": truncate}, None)
         rows = [_decoded(text) for text in answer["embeddings"]]

@@ -39,6 +39,11 @@ _WORDS_INPUT = (
     f"a string, a list of token ids, or a list of at most {MAX_INPUTS} of both, none empty"
 )
 
+_WORDS_DOCUMENTS = f"a list of 1 to {MAX_INPUTS} strings"
+_ROLE = Field(
+    "role", Literal["embed", "rerank"], '"embed" or "rerank"', "",
+    "by the model that does this, where `model` names none",
+)  # fmt: skip
 _WORDS_TEXTS = f"a string, or a list of 1 to {MAX_INPUTS} strings"
 
 GENERATE_FIELDS: tuple[Field, ...] = (
@@ -147,6 +152,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         ),
         flag("parse_special", True, "read the text of special tokens as such"),
         _MODEL,
+        _ROLE,
         _OPTIONAL_KEY,
     ),
     "render": (_OPTIONAL_ID, _MODEL, _OPTIONAL_KEY, chat_fields.MESSAGES, *chat_fields.OPTIONS),
@@ -163,6 +169,15 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
         flag("truncate", False, "a text that is too long loses its end"),
         Field("model", _Name, _NAME_WORDS, note="a name of `info`; others: the model that embeds"),
+        _OPTIONAL_KEY,
+    ),
+    "rerank": (
+        _OPTIONAL_ID,
+        Field("query", str, "a string", note="what the documents are ranked by"),
+        Field("documents", list[str], _WORDS_DOCUMENTS),
+        whole("top_n", 1, MAX_INPUTS, None, "results at most; omitted: one for each document"),
+        flag("truncate", False, "a document that is too long loses its end"),
+        Field("model", _Name, _NAME_WORDS, note="a name of `info`; others: the model that ranks"),
         _OPTIONAL_KEY,
     ),
     "cache": (_OPTIONAL_ID, _LOADED),

@@ -1,4 +1,4 @@
-"""Texts that clients want tokenised or embedded: one at a time, in turns, beside all requests."""
+"""Texts that clients want tokenised or encoded: few at a time, in turns, beside all requests."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ WAITING = 256  # of all programs; one alone may have half
 
 class Questions:
     """The line before what the engine does with texts: ``done`` says what that is.  An engine that
-    has one text at a time is slowed by that one at most, and a program with many waits for
-    itself."""
+    has ``at_once`` questions is slowed by these at most, and a program with many waits for itself.
+    """
 
-    def __init__(self, done: str = "tokenised") -> None:
-        self._done = done
+    def __init__(self, done: str = "tokenised", at_once: int = 1) -> None:
+        self._done, self._at_once = done, at_once
         self._line = Line[trio.Event]()
         self._turns = Turns()
         self._room = Budget(WAITING)
         self._keys = itertools.count()
-        self._is_taken = False
+        self._asked = 0  # questions that the engine has
 
     @asynccontextmanager
     async def turn(self, program: Hashable) -> AsyncIterator[None]:
-        """The engine is ours while the context lasts.
+        """The engine takes our question while the context lasts.
 
         Raises ``ProtocolError`` (``E_LIMIT_002``) where too many texts of ``program`` wait.
         """
@@ -48,15 +48,15 @@ class Questions:
             if key in self._line:  # the asker has gone
                 self._line.remove(key)
             else:
-                self._is_taken = False
+                self._asked -= 1
             self._turns.leave(turn)
             self._room.change(program, -1)
             self._next()
 
     def _next(self) -> None:
-        if self._is_taken:
+        if self._asked >= self._at_once:
             return
         event = self._line.pop_first()
         if event is not None:
-            self._is_taken = True
+            self._asked += 1
             event.set()

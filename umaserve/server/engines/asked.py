@@ -55,15 +55,16 @@ class EngineQuestions:
         assert answer is None or isinstance(answer, m.Tokens)
         return answer
 
-    async def embed(self, what: str | list[int], truncate: bool) -> m.Embedded | None:
-        """The vector of a text or of token ids; ``None`` when the engine ends first.
+    async def embed(
+        self, texts: list[str | list[int]], query: str | None, truncate: bool
+    ) -> m.Embedded | None:
+        """Vectors of texts or of token ids, or scores for a query; ``None`` when the engine ends
+        first.
 
         Whoever stops waiting takes the question back.  Raises ``TextFault`` as `tokenize` does.
         """
-        asked = {"text": what} if isinstance(what, str) else {"tokens": what}
         answer = await self._ask(
-            lambda ref: m.Embed(ref, truncate=truncate, **asked),  # type: ignore[arg-type]
-            forget=m.Forget,
+            lambda ref: m.Embed(ref, texts, query, truncate), forget=m.Forget
         )
         assert answer is None or isinstance(answer, m.Embedded)
         return answer

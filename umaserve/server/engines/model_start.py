@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
 
 
-def start_message(config: Config, model: memory.ModelFile) -> m.Start:
-    """Return the start message for an engine, from the daemon's settings."""
+def start_message(config: Config, model: memory.ModelFile, role: str = "") -> m.Start:
+    """Return the start message for an engine, from the daemon's settings and the model's role."""
     positions = model.n_ctx_train or config.n_ctx or memory.LEAST_CELLS
     return m.Start(
         model_path=model.path,
@@ -52,6 +52,7 @@ def start_message(config: Config, model: memory.ModelFile) -> m.Start:
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
         core_dumps=config.core_dumps,
+        encodes=role in ("embed", "rerank"),
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from umaserve.config import Config
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.figures.app_rows import app_rows
+from umaserve.server.figures.model_figures import model_figures
 from umaserve.server.requests.meters.meters import EARLY_NS, Counters, Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
@@ -107,6 +108,9 @@ class Scorecard:
         }
         self._numbers["uma_p95_headroom"] = self._p95_headroom()
         self._numbers["uma_bandwidth_headroom"] = self._bandwidth_headroom(now)
+        self._numbers["models"] = model_figures(
+            self._sessions.services, meters, self._alive(), now_s
+        )
         self._numbers["apps"] = app_rows(meters.apps, self._sessions.live.values(), now_s)
         self._read_s, self._read_at = now_s, state
         return self._numbers

@@ -11,6 +11,7 @@ from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request
+from umaserve.server.requests.roles import CHAT, why_not
 from umaserve.server.requests.service import Service, Services
 from umaserve.server.requests.submission import submission
 from umaserve.server.requests.tokens.delivery import tell_prompt
@@ -19,11 +20,6 @@ from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
 NUDGE_EVERY_S = 0.01  # while no request comes: an engine looks out for one most of a millisecond
-
-ONLY_EMBEDS = (
-    "this model makes embeddings only (it is an encoder) and generates no text; "
-    'ask it with {"type":"embed"}, or load a model that generates'
-)
 
 NO_SHIFT = (
     '"context_shift" cannot be true with this model ({}); leave it out, and a full context ends '
@@ -78,8 +74,8 @@ class Rows:
             if request is None:
                 return
             request.stop_waiting()
-            if not engine.ready.generates:
-                self._ends.refuse([request], E_PROTO_003, ONLY_EMBEDS)
+            if why := why_not(service, engine.ready, CHAT, self._services):
+                self._ends.refuse([request], E_PROTO_003, why)
             elif request.message.context_shift and engine.ready.why_no_shift:
                 text = NO_SHIFT.format(engine.ready.why_no_shift)
                 self._ends.refuse([request], E_PROTO_003, text)

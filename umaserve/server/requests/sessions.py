@@ -73,7 +73,7 @@ class Sessions:
 
         Raises ``ProtocolError`` (``E_LIMIT_002``, ``E_MODEL_001``) if it cannot be taken now.
         """
-        service = self.services.find(message.model)
+        service = self.services.find(message.model, key=message.key)
         closed = self.closed or service.closed
         if closed is not None:
             raise ProtocolError(*closed, id=message.id)
@@ -85,6 +85,7 @@ class Sessions:
         request.service = service
         self._find_room(request)
         self.meters.requests_total += 1
+        self.meters.requests_of[service.number] += 1
         self._registry.add(request)
         service.room.take_turn(request)
         service.room.enter(request)

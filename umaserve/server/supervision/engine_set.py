@@ -24,15 +24,16 @@ from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_start import fits_beside, memory_of
 from umaserve.server.requests.meters.meters import Meters
-from umaserve.server.requests.service import DEFAULT, Service
+from umaserve.server.requests.service import DEFAULT, Service, plain
 from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervision.model_changes import Report, wait_ready
 from umaserve.server.supervision.model_engines import ENGINE_COMMAND, Machine, ModelEngines
+from umaserve.server.supervision.models_index import ModelsIndex
 from umaserve.server.supervision.supervisor import Supervisor
 from umaserve.wire.messages import Ready
 
 ROOM_POLL_S = 0.1  # between two looks whether a model became idle
-IDLE_LOOK_S = 1.0  # at least, between two looks whether a model is to leave
+IDLE_LOOK_S, IDLE_LOOK_MOST_S = 1.0, 60.0  # between two looks whether a model is to leave
 
 
 class EngineSet:
@@ -61,6 +62,8 @@ class EngineSet:
         self._log = log
         self._room = trio.Lock()  # one model at a time finds out whether it fits
         self._settings: list[ModelSettings] = []
+        self._index = ModelsIndex(config.model_dir)
+        self._nursery: trio.Nursery
         self.all: list[Supervisor] = []
         first = config.models.get(config.default_model)
         self._add(sessions.services.default, first or ModelSettings(config.model))
@@ -72,7 +75,7 @@ class EngineSet:
                 self._add(sessions.services.add(name), settings)
 
     def _add(self, service: Service, settings: ModelSettings) -> None:
-        service.role = settings.role
+        service.given_role = settings.role
         self.sessions.services.know(service, *settings.aliases)
         if service.number != DEFAULT and not self.config.load_on_demand:
             text = f"{service.name} is not loaded; `umaserve load {service.name}` loads it"
@@ -118,15 +121,19 @@ class EngineSet:
     ) -> None:
         """Start the default model with this file, and keep the models served until cancelled."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             await nursery.start(self.default.run, model)
             for each in self.all[1:]:
                 await nursery.start(each.run, None)
+                nursery.start_soon(each.learn_role)
             for each, settings in zip(self.all, self._settings, strict=True):
                 if settings.pin:
                     each.service.closed = None
                     each.wake()
-            if any(map(self._ttl_s, self.all)):
-                nursery.start_soon(self._let_idle_ones_leave)
+            nursery.start_soon(self._let_idle_ones_leave)
+            if self.config.load_on_demand:
+                nursery.start_soon(self._index.read)
+                self.sessions.services.on_unknown = self._on_this_machine
             task_status.started()
             await trio.sleep_forever()
 
@@ -199,10 +206,11 @@ class EngineSet:
         return idle_s if idle_s >= 0 else (900.0 if len(self.all) > 1 else 0.0)
 
     async def _let_idle_ones_leave(self) -> None:
-        soonest_s = min(ttl_s for each in self.all if (ttl_s := self._ttl_s(each)))
         while True:
             now_s = time.monotonic()
-            due_s = [now_s + soonest_s]  # of a model that wakes meanwhile
+            # of a model that wakes, or is added, meanwhile
+            due_s = [now_s + (self._ttl_s(each) or IDLE_LOOK_MOST_S) for each in self.all]
+            due_s.append(now_s + IDLE_LOOK_MOST_S)
             for each in self.all:
                 ttl_s = self._ttl_s(each)
                 if not ttl_s or each.current is None:
@@ -218,6 +226,25 @@ class EngineSet:
 
     def settings(self, supervisor: Supervisor) -> ModelSettings:
         return self._settings[supervisor.service.number]
+
+    def _on_this_machine(self, name: str) -> Service | None:
+        """The model of that name that lies on this machine, from now on one of the set."""
+        path = self._index.paths.get(plain(name))
+        if path is None:
+            if self._index.is_old:
+                self._nursery.start_soon(self._index.read)
+            return None
+        services = self.sessions.services
+        for each in self.all:
+            if each.config.model == path:
+                services.know(each.service, name)
+                return each.service
+        service = services.add(name)
+        self._add(service, ModelSettings(path))
+        self.all[-1].attach(self._nursery)
+        self._nursery.start_soon(self.all[-1].learn_role)
+        self._log("info", f"{name} is asked for: {path}")
+        return service
 
     async def engine(self, service: Service) -> EngineHandle:
         """Return the engine of a model; a model that is asleep gets one first.

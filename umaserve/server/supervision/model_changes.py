@@ -95,7 +95,7 @@ class ModelChanges:
             raise ProtocolError(E_MODEL_002, str(error)) from None
         if refusal := why_not_served(file, self._model.config):
             raise ProtocolError(E_MODEL_002, refusal)
-        start = start_message(self._model.config, file)
+        start = start_message(self._model.config, file, self._model.service.given_role)
         self._model.need_bytes = memory_of(file, self._model.config)
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)

@@ -116,7 +116,9 @@ class ModelEngines(abc.ABC):
         return engine
 
     def tell_model(self, ready: m.Ready | None) -> None:
-        """Make the model known by the names of its file; ``None``: no file is loaded."""
+        """Make the model known by what its file tells; ``None``: no file is loaded."""
+        if ready is not None:
+            self.service.file_role = ready.role
         names = () if ready is None else (ready.model_name, ready.model_path)
         self.sessions.services.serves(self.service, *names)
         if self.service.number == DEFAULT:

@@ -8,6 +8,7 @@ again (`Replacements`).  A model may be *asleep*: it has no engine, and its next
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import trio
@@ -53,9 +54,19 @@ class Supervisor(ModelEngines):
         async with trio.open_nursery() as self.nursery:
             if model is not None:
                 self.need_bytes = memory_of(model, self.config)
-                self.begin(start_message(self.config, model))
+                self.begin(start_message(self.config, model, self.service.given_role))
             task_status.started()
             await trio.sleep_forever()
+
+    def attach(self, nursery: trio.Nursery) -> None:
+        """Sleep until a request comes, as `run` without a model does; run in a caller's nursery."""
+        self.nursery = nursery
+
+    async def learn_role(self) -> None:
+        """Find out from its file what a model that is not loaded is for."""
+        with contextlib.suppress(GGUFError):  # its first request says what is wrong
+            file = await ask_file(memory.look_at, self.config.model)
+            self.service.file_role = self.service.file_role or file.role
 
     def begin_stop(self) -> None:
         """Start no engine any more, and end each that loads and has no request."""
@@ -126,7 +137,7 @@ class Supervisor(ModelEngines):
             await self._machine.make_room(self, file)
             if self.current is None and not self.is_stopping:
                 self.need_bytes = memory_of(file, self.config)
-                self.begin(start_message(self.config, file))
+                self.begin(start_message(self.config, file, self.service.given_role))
         except (GGUFError, ProtocolError) as error:
             text = error.message if isinstance(error, ProtocolError) else str(error)
             self.failure = text

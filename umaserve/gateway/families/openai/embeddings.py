@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.refusal import malformed
 from umaserve.gateway.translate.answering import json_response
-from umaserve.gateway.translate.body import read_object, text_of
+from umaserve.gateway.translate.body import flag_of, read_object, text_of
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.vectors import encoded, vectors_of
 
@@ -19,7 +19,8 @@ async def embeddings(request: Request) -> Response:
     if form not in ("float", "base64"):
         text = "The format to return the embeddings in. Can be either float or base64"
         raise malformed(text)
-    found = await vectors_of(request, body, "input" if "input" in body else "content")
+    name = "input" if "input" in body else "content"
+    found = await vectors_of(request, body, name, truncate=flag_of(body, "truncate"))
     data = [
         {
             "object": "embedding",
@@ -38,6 +39,7 @@ _FIELDS = {
     "input": {"type": ["string", "array", "object"]},
     "encoding_format": {"type": "string", "enum": ["float", "base64"]},
     "dimensions": {"type": "integer", "minimum": 1},
+    "truncate": {"type": "boolean"},
 }
 ENDPOINTS = tuple(
     Endpoint("POST", path, embeddings, "vectors of texts", "OpenAI", _FIELDS, ("input",))

@@ -64,6 +64,7 @@ def _entry(model: dict[str, Any]) -> dict[str, Any]:
         "context_length": context,
         "max_model_len": context,
         "aliases": model["aliases"],
+        **({"role": model["role"]} if model["role"] in ("embed", "rerank") else {}),
         **_about(model),
         **note_of(model),
     }

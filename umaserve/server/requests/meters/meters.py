@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -100,6 +101,7 @@ class Meters:
     def __init__(self, latency_cap: float = 1.2) -> None:
         self.started_s = time.monotonic()
         self.requests_total = 0
+        self.requests_of = Counter[int]()  # by the number of the model's `Service`
         self.errors_total: Counter[str] = Counter()
         self.recent_errors = RecentErrors()
         self.recent_requests = RecentRequests()
@@ -123,7 +125,8 @@ class Meters:
         # tokens, the index of the first, the time of sending, and the time of the token before
         # (0 = none).  Then follow the request, its baseline, its slo, and the window for its times.
         self._sent: list[tuple[int, int, int, int, int, Request, int, Any, Recent]] = []
-        self._past = Counters()  # of engines that are gone
+        # of engines that are gone, by the number of their model's `Service`
+        self._past = defaultdict[int, Counters](Counters)
         self._ring_at: dict[int, int] = {}  # by pid
         self._ticks_read_s = 0.0
 
@@ -270,13 +273,19 @@ class Meters:
 
     def totals(self, engines: list[EngineHandle]) -> Counters:
         """The counters summed over all engines, the gone ones included."""
-        total = self._past
-        for engine in engines:
-            total = total.plus(Counters(*_of_header(engine.table.header)))
-        return total
+        return functools.reduce(Counters.plus, self._past.values(), _sum_of(engines))
+
+    def totals_of(self, service: int, engines: list[EngineHandle]) -> Counters:
+        """The same of one model, whose ``engines`` these are."""
+        return self._past[service].plus(_sum_of(engines))
 
     def engine_gone(self, engine: EngineHandle) -> None:
         if engine.pid:
             self.read_ticks(engine, now=True)
-            self._past = self.totals([engine])
+            self._past[engine.service] = self.totals_of(engine.service, [engine])
             self._ring_at.pop(engine.pid, None)
+
+
+def _sum_of(engines: list[EngineHandle]) -> Counters:
+    each = (Counters(*_of_header(engine.table.header)) for engine in engines)
+    return functools.reduce(Counters.plus, each, Counters())

@@ -10,7 +10,7 @@ const PATIENCE_MS = 15000;
 const MODELS_EVERY = 15;  // looks
 const GONE = "The daemon is gone. Nothing is lost here: this page looks for it and goes on by itself.";
 
-let looks = 0, asked = null, chosen = "", serving = false;
+let looks = 0, asked = null, chosen = "", loading = "", unloaded = [], serving = false;
 const watchers = [];
 
 export const isServing = () => serving;
@@ -40,22 +40,36 @@ function state(trouble, where) {
 
 const get = (path) => ask(path, { signal: AbortSignal.timeout(PATIENCE_MS) });
 
+const stateOf = (model) => model.status && model.status.value !== "loaded" ? ` (${model.status.value})` : "";
+
 async function models(loaded) {
-  if (asked === loaded && looks % MODELS_EVERY) return;
+  if (asked === loaded && !loading && looks % MODELS_EVERY) return;
   const answer = await get("/v1/models");
   if (!answer.ok) return;
-  const known = (await answer.json()).data;
+  const known = (await answer.json()).data.filter((each) => !each.role);  // the others generate no text
   asked = loaded;
-  const same = known.length === at("model").options.length && known.every((each, i) => at("model").options[i].value === each.id);
-  if (!same) at("model").replaceChildren(...known.map((each) => make("option", { value: each.id, title: each.note || "" }, each.id)));
+  const options = at("model").options;
+  if (known.length !== options.length || known.some((each, i) => options[i].value !== each.id)) {
+    at("model").replaceChildren(...known.map((each) => make("option", { value: each.id, title: each.note || "" })));
+  }
+  known.forEach((each, i) => { if (options[i].label !== each.id + stateOf(each)) options[i].label = each.id + stateOf(each); });
+  unloaded = known.filter(stateOf).map((each) => each.id);
   if (known.some((each) => each.id === chosen)) at("model").value = chosen;
   at("model").notes = new Map(known.map((each) => [each.id, each.note || ""]));
+}
+
+// Have a model loaded that a person has chosen.  A key that may not do that loads it by asking.
+export async function loadModel(name) {
+  if (!unloaded.includes(name)) return;
+  loading = name;
+  await ask("/models/load", { method: "POST", body: JSON.stringify({ model: name }), headers: { "content-type": "application/json" } }).catch(() => null);
+  if (loading === name) { loading = ""; asked = null; }
 }
 
 async function whyNot() {
   const answer = await get("/health");
   const health = await answer.json();
-  return health.error ? health.error.message : "";
+  return health.error ? health.error.message : "";  // a model that is asleep wakes for a message
 }
 
 async function figures(m) {
@@ -63,8 +77,9 @@ async function figures(m) {
   const requests = ended.ok ? (await ended.json()).requests : [];
   await models(m.model);
   const note = at("model").notes?.get(at("model").value) || "";
-  const trouble = m.model ? "" : await whyNot() || "no model is loaded";
-  state(trouble, [m.backend ? "on " + m.backend : "", note].filter(Boolean).join(" · "));
+  const trouble = m.model || m.models[at("model").value]?.loaded ? "" : await whyNot();
+  const where = loading ? "loading " + loading : m.backend ? "on " + m.backend : "";
+  state(trouble, [where, note].filter(Boolean).join(" · "));
   tiles(m, requests);
   apps(m.apps);
   recent(requests);

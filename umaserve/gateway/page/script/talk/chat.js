@@ -1,7 +1,7 @@
 // The conversation that is open: asking, answering, branching, keeping.
 
 import { at, changing, make, put } from "../dom.js";
-import { chooseModel, chosenModel, isServing, onServing } from "../figures/follow.js";
+import { chooseModel, chosenModel, isServing, loadModel, onServing } from "../figures/follow.js";
 import { list } from "../kept/list.js";
 import { all, keep } from "../kept/store.js";
 import { answer } from "./answer.js";
@@ -180,6 +180,7 @@ export async function setUpChat() {
   at("model").addEventListener("change", () => {
     chat.settings.model = at("model").value;
     chooseModel(chat.settings.model);
+    loadModel(chat.settings.model);
     changed();
   });
   at("new").addEventListener("click", start);

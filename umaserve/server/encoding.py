@@ -1,0 +1,142 @@
+"""Embeddings and rankings: texts go to the engine of a model in groups, and come back as vectors.
+
+Groups of one message go one after the other.  An engine that only encodes has several groups at
+once, whose texts share its batches.  An engine that generates takes one text at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from umaserve.protocol import (
+    E_LIMIT_001,
+    E_LIMIT_003,
+    E_PROTO_003,
+    Embed,
+    Overflow,
+    ProtocolError,
+    Rerank,
+    admin_event,
+)
+from umaserve.server.clients.questions import Questions
+from umaserve.server.clients.vectors import in_json, json_bytes
+from umaserve.server.overview import Watched
+from umaserve.server.requests.roles import EMBED, RERANK, why_not
+from umaserve.server.requests.service import Service
+from umaserve.server.text_answers import TextAnswers, program_asking
+from umaserve.wire.messages import Embedded, Ready
+
+if TYPE_CHECKING:
+    from umaserve.server.clients.connection import Connection
+
+GROUP_TEXTS, GROUP_BYTES = 64, 8192  # of a group at most; one text may be longer
+TOKEN_BYTES = 4
+AT_ONCE = 4  # groups
+DIGITS = 8  # of scores, behind the point
+
+
+class Encoding:
+    """Answers `Embed` and `Rerank`."""
+
+    def __init__(self, daemon: Watched, asking: TextAnswers) -> None:
+        self._daemon, self._asking = daemon, asking
+        # by the number of the model's service
+        self._of_generators = defaultdict[int, Questions](lambda: Questions("embedded"))
+        self._of_encoders = defaultdict[int, Questions](lambda: Questions("encoded", AT_ONCE))
+
+    async def embed(self, connection: Connection, message: Embed) -> None:
+        """Answer with a vector for each text.  Raises ``ProtocolError``."""
+        program = program_asking(connection, message)
+        service, ready = await self._model(message, EMBED)
+        self._refuse_large(ready.n_embd, message)
+        vectors: list[Any] = []
+        tokens, size = 0, 4 * ready.n_embd
+        async for answer in self._encoded(service, ready, program, message.inputs, message):
+            found = answer.vectors
+            parts = (found[at : at + size] for at in range(0, len(found), size))
+            vectors += [in_json(each, message.base64) for each in parts]
+            tokens += answer.n_tokens
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        more = {"usage": usage, "model": service.label}
+        connection.send(admin_event("embeddings", message.id, embeddings=vectors, **more))
+
+    async def rerank(self, connection: Connection, message: Rerank) -> None:
+        """Answer with the documents' scores, the highest first.  Raises ``ProtocolError``."""
+        program = program_asking(connection, message)
+        service, ready = await self._model(message, RERANK)
+        scores, tokens = array("f"), 0
+        async for answer in self._encoded(service, ready, program, message.documents, message):
+            scores.frombytes(answer.vectors)
+            tokens += answer.n_tokens
+        best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        results = [
+            {"index": at, "relevance_score": round(scores[at], DIGITS)}
+            for at in best[: message.top_n]
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        more = {"usage": usage, "model": service.label}
+        connection.send(admin_event("ranking", message.id, results=results, **more))
+
+    async def _model(self, message: Embed | Rerank, role: str) -> tuple[Service, Ready]:
+        """The model that a message names, or the one of the role; once it is loaded."""
+        services = self._daemon.sessions.services
+        service = services.find(message.model, role, message.key)
+        _, ready = await self._asking.ready_engine(service)
+        if why := why_not(service, ready, role, services):
+            raise ProtocolError(E_PROTO_003, why)
+        return service, ready
+
+    async def _encoded(
+        self,
+        service: Service,
+        ready: Ready,
+        program: int,
+        texts: Sequence[str | list[int]],
+        message: Embed | Rerank,
+    ) -> AsyncIterator[Embedded]:
+        query = message.query if isinstance(message, Rerank) else None
+        questions = self._of_generators if ready.generates else self._of_encoders
+        at = 0
+        for group in _groups(texts, 1 if ready.generates else GROUP_TEXTS, len(query or "")):
+            answer = await self._asking.by_engine(
+                service,
+                questions,
+                program,
+                lambda engine, group=group: engine.asked.embed(group, query, message.truncate),  # type: ignore[misc]
+            )
+            if answer.error:
+                number = f"input {at + answer.at}: " if len(texts) > 1 else ""
+                is_long = answer.code == E_LIMIT_003
+                overflow = Overflow(answer.n_tokens, answer.most) if is_long else None
+                raise ProtocolError(answer.code, number + answer.error, overflow=overflow)
+            yield answer
+            at += len(group)
+
+    def _refuse_large(self, n_embd: int, message: Embed) -> None:
+        """An answer has to fit into what may wait for a client unread."""
+        size = json_bytes(n_embd, message.base64) * len(message.inputs)
+        most = self._daemon.config.max_unsent_bytes
+        if size > most:
+            text = f"the vectors of {len(message.inputs)} texts are about {size} bytes of JSON"
+            text += f"; the limit is {most} (--max-unsent-bytes): send fewer texts at once"
+            raise ProtocolError(E_LIMIT_001, text + ', or ask for "base64"' * (not message.base64))
+
+
+def _groups(
+    texts: Sequence[str | list[int]], most: int, with_each: int
+) -> Iterator[list[str | list[int]]]:
+    """``most`` texts at a time, in order; ``with_each``: bytes that go with each of them."""
+    group: list[str | list[int]] = []
+    size = 0
+    for text in texts:
+        n_bytes = len(text.encode()) if isinstance(text, str) else TOKEN_BYTES * len(text)
+        size += n_bytes + with_each
+        if group and (len(group) == most or size > GROUP_BYTES):
+            yield group
+            group, size = [], n_bytes + with_each
+        group.append(text)
+    if group:
+        yield group

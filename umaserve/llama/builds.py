@@ -112,6 +112,13 @@ class Build:
         program = self.eyes_dir / "uma-eyes"
         return program if program.exists() else None
 
+    @property
+    def why_no_eyes(self) -> str:
+        """Why there is no uma-eyes, and what to do; empty where there is."""
+        if self.eyes_program is not None:
+            return ""
+        return f"uma-eyes is not built; build it with: {BUILD_COMMAND} --with-eyes"
+
 
 @functools.lru_cache(maxsize=1)
 def chat_digest() -> str:

@@ -7,7 +7,7 @@ Pictures stay where the model may read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -65,13 +65,27 @@ def without_pictures(
 ) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
     """The messages with sentences for pictures that stayed, and the types of these."""
     unread: list[str] = []
-    found = tuple(
-        msgspec.structs.replace(message, content=[_seen(part, why, unread) for part in content])
-        if isinstance(content := message.content, list)
-        else message
-        for message in messages
-    )
+    found = with_pictures(messages, lambda part: _left_out(part, why, unread))
     return found, tuple(unread)
+
+
+def with_pictures(
+    messages: Iterable[ChatMessage], put: Callable[[ContentPart], ContentPart]
+) -> tuple[ChatMessage, ...]:
+    """The messages with what ``put`` returns in place of each picture that stayed, in order."""
+
+    def changed(message: ChatMessage) -> ChatMessage:
+        if not isinstance(message.content, list):
+            return message
+        parts = [put(part) if part.type in PICTURES else part for part in message.content]
+        return msgspec.structs.replace(message, content=parts)
+
+    return tuple(changed(message) for message in messages)
+
+
+def marker_part(text: str) -> ContentPart:
+    """A part whose text llama.cpp's chat layer keeps apart from the texts around it."""
+    return ContentPart("media_marker", text)
 
 
 def pictures_of(messages: Iterable[ChatMessage]) -> list[ContentPart]:
@@ -86,9 +100,7 @@ def left_out(part: ContentPart, why: str) -> ContentPart:
     return _text(PICTURE.format(f"{size} " if size else "", why))
 
 
-def _seen(part: ContentPart, why: str, unread: list[str]) -> ContentPart:
-    if part.type not in PICTURES:
-        return part
+def _left_out(part: ContentPart, why: str, unread: list[str]) -> ContentPart:
     unread.append(part.type)
     return left_out(part, why)
 
@@ -121,7 +133,8 @@ def _content(content: Content, unread: list[str], sees: bool) -> Content:
     for part in content:
         if part.type in PICTURES:
             if not (sees and part.data):
-                part = _seen(part, (part.why or "it has no data") if sees else TEXT_ONLY, unread)
+                why = part.why or "it has no data"
+                part = _left_out(part, why if sees else TEXT_ONLY, unread)
         elif part.type != "text":
             kind = _short(part.type)
             unread.append(kind)

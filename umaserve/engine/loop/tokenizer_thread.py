@@ -178,14 +178,15 @@ def tokens_of(specials: Specials, message: Asked) -> tuple[list[int], str]:
     if isinstance(message, m.Embed) and message.tokens is not None:
         return message.tokens, ""
     text, parse_special = text_of(message), message.parse_special
-    add_bos, plain = (
-        (message.add_bos, message.plain) if isinstance(message, m.Submit) else (None, ())
-    )
     try:
-        if message.add_special:
+        if isinstance(message, m.Submit) and message.add_special:
+            pictures = [(picture.at, picture.tokens) for picture in message.pictures]
             return specials.tokenize(
-                text, add_bos=add_bos, parse_special=parse_special, plain=plain
-            ), ""
+                text, add_bos=message.add_bos, parse_special=parse_special, plain=message.plain,
+                inserted=pictures,
+            ), ""  # fmt: skip
+        if message.add_special:
+            return specials.tokenize(text, parse_special=parse_special), ""
         model = specials.model
         return model.tokenize(text, add_special=False, parse_special=parse_special), ""
     except ValueError as error:

@@ -44,8 +44,7 @@ def with_data(kind: str, given: Any) -> Part:
 def without_pictures(prompt: Any, pictures: Any) -> Any:
     """Return llama-server's ``prompt_string`` with sentences in place of its markers.
 
-    Raises ``Refusal`` where ``multimodal_data`` does not belong to it, or ``X-UMA-Images`` does not
-    want that.
+    Raises ``Refusal`` where ``multimodal_data`` does not belong to it.
     """
     if not pictures or not isinstance(prompt, str):
         return prompt
@@ -53,9 +52,14 @@ def without_pictures(prompt: Any, pictures: Any) -> Any:
         raise wrong("multimodal_data", "be a list of strings in base64")
     if prompt.count(MARKER) != len(pictures):
         raise wrong("multimodal_data", f"have an entry for each {MARKER} of the prompt")
-    if IMAGES.get() == "refuse":
-        raise Refusal(400, "text_only", f'"multimodal_data": {IN_PROMPT}')
     for each in pictures:
-        size: Size | None = size_of_base64(each)
-        prompt = prompt.replace(MARKER, PICTURE.format(f"{size} " if size else "", IN_PROMPT), 1)
+        prompt = prompt.replace(MARKER, in_words(each), 1)
     return prompt
+
+
+def in_words(data: Any) -> str:
+    """The sentence for a picture, in base64, of a prompt.  Raises ``Refusal``."""
+    if IMAGES.get() == "refuse":
+        raise Refusal(400, "text_only", f"a picture: {IN_PROMPT}")
+    size: Size | None = size_of_base64(data) if isinstance(data, str) else None
+    return PICTURE.format(f"{size} " if size else "", IN_PROMPT)

@@ -77,11 +77,11 @@ class ChatProcess:
             self.first = await self._read_frame()
             self._is_ready = True
 
-    def give_way(self) -> None:
+    def give_way(self, nice: int = NICE) -> None:
         """From now on all others go first."""
         with suppress(OSError):
             now = os.getpriority(os.PRIO_PROCESS, self.pid)  # the daemon may have less already
-            os.setpriority(os.PRIO_PROCESS, self.pid, max(now, NICE))
+            os.setpriority(os.PRIO_PROCESS, self.pid, max(now, nice))
 
     def close(self) -> None:
         """It leaves by itself where it has nothing to do."""

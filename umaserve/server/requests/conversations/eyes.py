@@ -24,6 +24,7 @@ from umaserve.eyes.seen import Seen, SeenPictures
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.log.lines import trace
 
+NICE = 19  # the engine's threads wait for each other: none may lose its core to this
 MAX_PIXELS = 40_000_000  # 8K screens have 33 million
 MAX_FILE_BYTES = 16 << 20
 MAX_PICTURES = 64  # of one conversation
@@ -178,7 +179,7 @@ class Eyes:
                 projector.program, projector.model, projector.path, str(projector.threads),
                 str(MAX_PIXELS), most_bytes=MAX_ANSWER_BYTES,
             )  # fmt: skip
-        process.give_way()  # to the engine
+        process.give_way(NICE)  # its work takes all cores for long
         with trio.move_on_after(LOAD_S) as limit:
             await process.wait_ready()
         if limit.cancelled_caught:

@@ -22,13 +22,23 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from umaserve import __version__
 from umaserve.cli.common import guarded
 from umaserve.llama import builds
-from umaserve.llama.building import BuildError, backends, chat, compile, git, samplers, source
+from umaserve.llama.building import (
+    BuildError,
+    backends,
+    chat,
+    compile,
+    eyes,
+    git,
+    samplers,
+    source,
+)
 from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
@@ -46,6 +56,7 @@ def ensure(
     git_tag: str | None = None,
     portable: bool = False,
     with_peers: bool = False,
+    with_eyes: bool = False,
     with_samplers: bool = False,
     vulkan_headers: Path | None = None,
     cmake_args: Sequence[str] = (),
@@ -54,10 +65,11 @@ def ensure(
 ) -> Build:
     """The build that these options describe, with the binding for the running Python.
 
-    Builds what is missing, reporting to `report` (standard output by default). ``with_samplers``
-    compiles samplers and scheduler while uma-chat is built. Where ``$UMA_LLAMA_BUILD`` names a
-    build, that one is used and nothing is chosen. Raises `BuildError` or, where others could change
-    what lies in the cache, `NotPrivate`; the messages say what to do.
+    Builds what is missing, reporting to `report` (standard output by default). ``with_peers`` and
+    ``with_eyes`` build llama.cpp's own programs and uma-eyes too. ``with_samplers`` compiles
+    samplers and scheduler while uma-chat is built. Where ``$UMA_LLAMA_BUILD`` names a build, that
+    one is used and nothing is chosen. Raises `BuildError` or, where others could change what lies
+    in the cache, `NotPrivate`; the messages say what to do.
     """
     report = report if report is not None else Reporter()
     forced = _forced_build()
@@ -73,12 +85,13 @@ def ensure(
     build = builds.read_build(builds.builds_root() / plan.key)
     if build is not None:
         require_private_within(build.path)
-    if build is None or build.lacks_chat or (with_peers and not build.has_peers):
+    more = _More(with_peers, with_eyes, with_samplers)
+    if build is None or build.lacks_chat or more.is_missing(build):
         report.say(f"Backend {choice.backend}: {choice.why}")
         try:
-            build = _build(what, plan, with_peers, with_samplers, report)
+            build = _build(what, plan, more, report)
         except BuildError as error:
-            if build is not None and not with_peers:
+            if build is not None and not more.is_missing(build):
                 lost = "prompts are served; conversations are not, without uma-chat"
                 report.say(f"{error}\nwarning: {lost}")
                 ensure_binding(build, report)
@@ -89,7 +102,7 @@ def ensure(
             _failure_mark(plan.key).write_text(str(_log_path(plan.key)), "utf-8")
             choice = backends.choose("cpu", None, None)
             plan = _plan(what, choice, portable, cmake_args, jobs)
-            build = _build(what, plan, with_peers, with_samplers, report)
+            build = _build(what, plan, more, report)
     ensure_binding(build, report)
     return build
 
@@ -149,9 +162,20 @@ def _log_path(key: str) -> Path:
     return folder / f"{key}.log"
 
 
-def _build(
-    what: source.Source, plan: compile.Plan, peers: bool, with_samplers: bool, report: Reporter
-) -> Build:
+@dataclass(frozen=True)
+class _More:
+    """What somebody wants besides library and uma-chat."""
+
+    peers: bool
+    eyes: bool
+    samplers: bool
+
+    def is_missing(self, build: Build) -> bool:
+        """Whether a program that is wanted is not there."""
+        return (self.peers and not build.has_peers) or (self.eyes and not build.eyes_program)
+
+
+def _build(what: source.Source, plan: compile.Plan, more: _More, report: Reporter) -> Build:
     """Makes what is missing of the build, the programs after the library, under its lock."""
     root = builds.builds_root()
     target = root / plan.key
@@ -161,8 +185,7 @@ def _build(
 
     with file_lock(root / f".{plan.key}.lock", waiting) as lock:
         build = builds.read_build(target)
-        peers = peers and (build is None or not build.has_peers)
-        if build is not None and not peers and not build.lacks_chat:
+        if build is not None and not more.is_missing(build) and not build.lacks_chat:
             return build  # the one waited for made it
         _sweep(root, plan.key)
         log = _log_path(plan.key)
@@ -184,9 +207,11 @@ def _build(
                 (aside / "out").rename(target)
                 build = builds.read_build(target)
             if build is not None and build.lacks_chat:
-                with _samplers_meanwhile(build, with_samplers, report):
+                with _samplers_meanwhile(build, more.samplers, report):
                     chat.make(tree, build, aside, plan.jobs, tools, log, report, lock)
-            if peers:
+            if more.eyes and build is not None and not build.eyes_program:
+                eyes.make(tree, build, aside, plan.jobs, tools, log, report, lock)
+            if more.peers and build is not None and not build.has_peers:
                 compiled = compile.compile_tree(
                     tree, commit, aside / "peers", *rest, peers_of=target
                 )
@@ -328,6 +353,9 @@ def _parser() -> argparse.ArgumentParser:
         "--with-peers", action="store_true", help=f"also build {', '.join(compile.PEERS)}"
     )
     parser.add_argument(
+        "--with-eyes", action="store_true", help="also build uma-eyes, which reads pictures"
+    )
+    parser.add_argument(
         "--with-samplers", action="store_true",
         help="compile samplers and scheduler too, while uma-chat is built",
     )  # fmt: skip
@@ -362,6 +390,7 @@ def _list_builds(report: Reporter) -> None:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(build.created))
         peers = ", with llama-server" if build.has_peers else ""
         peers += "" if build.chat_program else ", without uma-chat"
+        peers += ", with uma-eyes" if build.eyes_program else ""
         mark = "*" if number == 0 else " "
         report.say(f"{mark} {build.key}  ({build.version}, {build.commit}, made {made}{peers})")
     for why in refused():
@@ -387,6 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 git_tag=options.git_tag,
                 portable=options.portable,
                 with_peers=options.with_peers,
+                with_eyes=options.with_eyes,
                 with_samplers=options.with_samplers,
                 vulkan_headers=options.vulkan_headers,
                 cmake_args=options.cmake_args,

@@ -20,6 +20,7 @@ class ModelSettings(NamedTuple):
     n_seq: int | None = None
     kv_type: tuple[str, str] | None = None
     draft_model: str | None = None
+    mmproj: str | None = None
     ttl_s: float | None = None
     pin: bool = False
     role: str = ""

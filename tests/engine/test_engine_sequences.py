@@ -168,6 +168,6 @@ def test_a_batch_that_finds_no_cells_comes_again_once_some_are_free():
         table=SimpleNamespace(in_tick=np.ones(4, np.int32)),
         seats=SimpleNamespace(evict=lambda: not evicted.append(1)),
     )
-    loop.Engine._failed(engine, NO_KV_SLOT, np.array([0, 2]))
+    loop.Engine.decode_failed(engine, NO_KV_SLOT, np.array([0, 2]))
     assert evicted
     assert engine.table.in_tick.tolist() == [0, 1, 0, 1]

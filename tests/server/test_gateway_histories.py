@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +13,12 @@ from tests.support.chat_questions import templates
 from tests.support.gateway import post, sse
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess
-from umaserve.protocol.history import PART, ROLE
+from umaserve.protocol.history import PICTURE, ROLE, TEXT_ONLY
 
 CUT = '{"path": "a'
+PNG = (  # the beginning of a file of 640 times 480 pixels
+    b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\x02\x80\0\0\x01\xe0" + bytes(64)
+)
 NO_ERROR = b'"error":null'
 USER = {"role": "user", "content": "Go on."}
 
@@ -145,9 +149,71 @@ def test_the_model_is_told_in_words(daemon: DaemonProcess) -> None:
         said("critic", {"type": "text", "text": "No."}),
     )[1]  # fmt: skip
     reply = post(port_of(daemon), "/apply-template", history).json
-    assert PART.format("image_url") in reply["prompt"] and "AAAA" not in reply["prompt"]
+    assert PICTURE.format("", TEXT_ONLY) in reply["prompt"] and "AAAA" not in reply["prompt"]
     assert ROLE.format("critic") + "\nNo." in reply["prompt"] and CUT in reply["prompt"]
     assert reply["uma_unread"] == ["image_url", "critic"]
+
+
+SHOT = base64.b64encode(PNG).decode()
+URL = f"data:image/png;base64,{SHOT}"
+OF_ANTHROPIC = {"type": "image", "source": {
+    "type": "base64", "media_type": "image/png", "data": SHOT}}  # fmt: skip
+PICTURES = {
+    "chat": openai(said("user", {"type": "image_url", "image_url": {"url": URL}})),
+    "items": items({"type": "message", "role": "user", "content": [
+        {"type": "input_image", "image_url": URL}]}),
+    "output": items({"type": "function_call", "call_id": "1", "name": "read", "arguments": ""},
+                    {"type": "function_call_output", "call_id": "1", "output": [
+                        {"type": "input_image", "image_url": URL}]}),
+    "anthropic": anthropic(said("user", OF_ANTHROPIC)),
+    "result": anthropic(said("assistant", {**USE, "input": {}}), said("user", {
+        "type": "tool_result", "tool_use_id": "1", "content": [OF_ANTHROPIC]})),
+    "ollama": ollama({"role": "user", "content": "Look:", "images": [SHOT]}),
+    "generate": ("/api/generate", {"prompt": "x", "images": [SHOT]}),
+    "raw": ("/api/generate", {"prompt": "x", "raw": True, "images": [SHOT]}),
+    "completion": ("/completion", {"prompt": {
+        "prompt_string": "See <__media__>.", "multimodal_data": [SHOT]}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", PICTURES)
+def test_a_picture_can_be_refused_in_every_dialect(daemon: DaemonProcess, dialect: str) -> None:
+    path, body = PICTURES[dialect]
+    reply = post(port_of(daemon), path, {**body, "stream": False}, **{"X-UMA-Images": "refuse"})
+    assert reply.status == 400 and (b"text only" in reply.body or b"conversations" in reply.body)
+    reply = post(port_of(daemon), path, {**body, "stream": False})
+    assert reply.status == 200
+    if dialect not in ("raw", "completion"):
+        assert reply.headers["x-uma-unread"] == reply.json["uma_unread"][0]
+
+
+@pytest.mark.parametrize("dialect", ["chat", "anthropic", "result", "ollama", "completion"])
+def test_the_model_is_told_how_large_a_picture_was(daemon: DaemonProcess, dialect: str) -> None:
+    path, body = PICTURES[dialect]
+    reply = post(port_of(daemon), path, {**body, "stream": False, "n_predict": 1})
+    assert reply.status == 200
+    tokens = reply.json.get("usage", reply.json)
+    assert tokens
+    if path == "/completion":
+        assert "640×480" in reply.json["prompt"]
+    elif path == "/v1/chat/completions":
+        told = post(port_of(daemon), "/apply-template", body).json["prompt"]
+        assert PICTURE.format("640×480 ", TEXT_ONLY) in told and SHOT not in told
+
+
+def test_an_agent_goes_on_with_its_screenshots(daemon: DaemonProcess) -> None:
+    """Each turn adds a screenshot of two megabytes to the history, as agents at a desktop do."""
+    large = base64.b64encode(PNG + bytes(2_000_000)).decode()
+    shot = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": large}}
+    history: list[dict[str, Any]] = [{"role": "user", "content": "Open the settings."}]
+    for turn in range(6):
+        body = {"max_tokens": 9, "messages": history}
+        reply = post(port_of(daemon), "/v1/messages", body)
+        assert reply.status == 200 and reply.json["content"][0]["text"]
+        assert reply.json.get("uma_unread", []) == ["image"] * turn
+        use = {"type": "tool_use", "id": str(turn), "name": "screenshot", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": str(turn), "content": [shot]}
+        history += [said("assistant", use), said("user", result)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

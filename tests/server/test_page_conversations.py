@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -175,12 +176,12 @@ def test_tool_calls_are_shown_and_take_results(page: Page) -> None:
 
 
 def test_files_go_with_a_question_as_text(page: Page, tmp_path: Path) -> None:
-    text, other = tmp_path / "notes.txt", tmp_path / "picture.png"
+    text, other = tmp_path / "notes.txt", tmp_path / "data.bin"
     text.write_text("The words of the file: ```größe```", encoding="utf-8")
     other.write_bytes(b"\x89PNG\r\n\0\0")
     page.pick("#pick", text, other)
     page.until("document.querySelector('#files .chip')")
-    assert page.text("#files .error") == ["picture.png is not text"]
+    assert page.text("#files .error") == ["data.bin is not text"]
     page.ask("What is it?")
     page.answered()
     assert page.said() == ["What is it?", "That file I know."]
@@ -188,6 +189,20 @@ def test_files_go_with_a_question_as_text(page: Page, tmp_path: Path) -> None:
     assert content == f"What is it?\n\nnotes.txt\n````\n{text.read_text('utf-8')}\n````"
     assert page.text(".user .chip")[0].startswith("notes.txt, ")
     assert not page.shown("#files")
+
+
+def test_a_picture_goes_with_a_question(page: Page, tmp_path: Path) -> None:
+    shot = tmp_path / "shot.png"
+    shot.write_bytes(b"\x89PNG\r\n\0\0")
+    page.pick("#pick", shot)
+    page.until("document.querySelector('#files .chip')")
+    page.ask("What is it?")
+    page.answered()
+    url = "data:image/png;base64," + base64.b64encode(shot.read_bytes()).decode()
+    assert page.sent()["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"},
+    ]  # fmt: skip
+    assert page.text(".user .chip")[0].startswith("shot.png, ")
 
 
 def test_what_fails_is_said_and_not_asked_again(page: Page) -> None:

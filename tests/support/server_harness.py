@@ -50,7 +50,7 @@ def engines_of(front: int) -> list[psutil.Process]:
     for process in psutil.Process(front).children():
         try:
             words = " ".join(process.cmdline())
-            known = "uma-chat" in words or "umaserve.gateway" in words
+            known = any(each in words for each in ("uma-chat", "uma-eyes", "umaserve.gateway"))
             if not known and process.name() != NAME:
                 found.append(process)
         except psutil.NoSuchProcess:

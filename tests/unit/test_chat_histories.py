@@ -11,12 +11,13 @@ import pytest
 
 from tests.support.chat_questions import Asked, conversation, model_of, templates
 from umaserve.protocol import Generate, Limits, parse_message
-from umaserve.protocol.history import CALL, PART
+from umaserve.protocol.history import CALL, PICTURE, TEXT_ONLY
 
 USER = {"role": "user", "content": "What does it say?"}
 ANSWER = {"role": "assistant", "content": "It says 42."}
-PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
+SEES = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
 CRITIC = {"role": "critic", "content": "Too long."}
+LEFT_OUT = PICTURE.format("", TEXT_ONLY)
 CUT = '{"path": "a'
 
 
@@ -45,8 +46,8 @@ def test_what_a_template_takes_it_takes_with_such_parts(template: Path) -> None:
         plain = [USER, *calling('{"path": "a"}'), ANSWER, USER]
         if prompt_of(chat, plain) is None:
             pytest.skip("the template refuses such a conversation anyway")
-        prompt = prompt_of(chat, [PICTURE, *calling(CUT), ANSWER, CRITIC, USER])
-        assert prompt and PART.format("image_url") in prompt and "Too long." in prompt
+        prompt = prompt_of(chat, [SEES, *calling(CUT), ANSWER, CRITIC, USER])
+        assert prompt and LEFT_OUT in prompt and "Too long." in prompt
         for empty in ("", None, "[1]"):
             assert prompt_of(chat, [USER, *calling(empty), ANSWER, USER])
         other = {"type": "computer", "id": "abcdefgh2"}

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from umaserve.protocol import Generate, Limits, parse_message
-from umaserve.protocol.history import MAX_TYPE_CHARS, PART, ROLE
+from umaserve.protocol.history import MAX_TYPE_CHARS, PART, PICTURE, ROLE, TEXT_ONLY
 
 ASK = {"role": "user", "content": "hi"}
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+LEFT_OUT = PICTURE.format("", TEXT_ONLY)
+SENT = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
 def text(words: str) -> dict[str, str]:
@@ -32,14 +33,14 @@ def taken(*messages: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def test_a_part_that_is_no_text_becomes_a_sentence() -> None:
-    asked = {"role": "user", "content": [text("Look:"), PICTURE, {"type": "file", "file": {}}]}
+    asked = {"role": "user", "content": [text("Look:"), SENT, {"type": "file", "file": {}}]}
     result = {"role": "tool", "tool_call_id": "1", "content": [{"type": "image", "data": "AAAA"}]}
     (first, second), unread = taken(asked, result)
     assert unread == ["image_url", "file", "image"]
     assert first["content"] == [
-        text("Look:"), text(PART.format("image_url")), text(PART.format("file")),
+        text("Look:"), text(LEFT_OUT), text(PART.format("file")),
     ]  # fmt: skip
-    assert second == {**result, "content": [text(PART.format("image"))]}
+    assert second == {**result, "content": [text(LEFT_OUT)]}
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,9 @@ def test_an_unknown_role_is_a_part_of_what_the_user_says() -> None:
     assert messages[1] == {"role": "user", "content": said} and unread == ["critic"]
     messages, _ = taken(ASK, critic, ASK, answer)
     assert messages == [{"role": "user", "content": [text("hi"), *said, text("hi")]}, answer]
-    messages, unread = taken(ASK, {"role": "critic", "content": [PICTURE]})
+    messages, unread = taken(ASK, {"role": "critic", "content": [SENT]})
     assert unread == ["critic", "image_url"]
-    assert messages[0]["content"][-1] == text(PART.format("image_url"))
+    assert messages[0]["content"][-1] == text(LEFT_OUT)
 
 
 def test_turns_that_were_cut_may_say_nothing() -> None:

@@ -1,4 +1,4 @@
-"""A process of uma-chat: frames over a socket pair, and its end.
+"""A process of uma-chat or uma-eyes: frames over a socket pair, and its end.
 
 Nothing here bounds the time of a question: the caller does, and ends the process.
 """
@@ -30,8 +30,12 @@ class ChatProcess:
     The constructor starts it, and raises ``OSError`` where it cannot.
     """
 
-    def __init__(self, program: str) -> None:
+    def __init__(
+        self, program: str, *arguments: str, most_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         self.program = program
+        self.first = b""  # the frame by which it has said that it is ready
+        self._most_bytes = most_bytes
         self.told: object = None
         self.is_between = True  # no question is under way
         self._is_ready = False  # it has said so
@@ -39,7 +43,7 @@ class ChatProcess:
         try:
             with theirs, signals_left_to_front():
                 self._process = subprocess.Popen(
-                    [program],
+                    [program, *arguments],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,
@@ -61,19 +65,23 @@ class ChatProcess:
     async def ask(self, question: bytes) -> bytes:
         """The answer's JSON.  Raises ``ProcessEnded``, or ``ValueError`` for no frame."""
         self.is_between = False
-        if not self._is_ready:
-            await self._read_frame()
-            self._is_ready = True
+        await self.wait_ready()
         await self._send(len(question).to_bytes(4, "little") + question)
         answer = await self._read_frame()
         self.is_between = True
         return answer
 
-    def give_way(self) -> None:
+    async def wait_ready(self) -> None:
+        """Return when it has said that it is ready.  Raises as `ask` does."""
+        if not self._is_ready:
+            self.first = await self._read_frame()
+            self._is_ready = True
+
+    def give_way(self, nice: int = NICE) -> None:
         """From now on all others go first."""
         with suppress(OSError):
             now = os.getpriority(os.PRIO_PROCESS, self.pid)  # the daemon may have less already
-            os.setpriority(os.PRIO_PROCESS, self.pid, max(now, NICE))
+            os.setpriority(os.PRIO_PROCESS, self.pid, max(now, nice))
 
     def close(self) -> None:
         """It leaves by itself where it has nothing to do."""
@@ -94,7 +102,7 @@ class ChatProcess:
 
     async def _read_frame(self) -> bytes:
         size = int.from_bytes(await self._receive(4), "little")
-        if size > MAX_ANSWER_BYTES:
+        if size > self._most_bytes:
             raise ValueError(f"its answer has {size} bytes")
         return await self._receive(size)
 

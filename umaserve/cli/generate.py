@@ -20,6 +20,7 @@ from umaserve.cli.common import (
     say,
     show,
 )
+from umaserve.cli.pictures import picture_parts
 from umaserve.cli.reading import Reading
 from umaserve.client import Client, Eos, ServerError, Token
 
@@ -53,6 +54,13 @@ def _parser(prog: str) -> Parser:
         "--raw",
         action="store_true",
         help="complete the prompt as it is; else a model that is made for conversations answers it",
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        metavar="FILE",
+        default=[],
+        help="a picture in front of the prompt, for a model that reads them; may be repeated",
     )
     parser.add_argument(
         "--max-tokens",
@@ -108,17 +116,20 @@ def _tell_if_mute() -> None:
         say("(waiting for standard input, which goes behind the prompt; </dev/null leaves it out)")
 
 
-def _question(client: Client, prompt: str, options: Any) -> dict[str, Any]:
+def _question(
+    client: Client, prompt: str, pictures: list[dict[str, str]], options: Any
+) -> dict[str, Any]:
     """The prompt as the model wants it: as a conversation where it has a chat template.
 
     A text that is completed has no end of its own, so there is a number of tokens to it.
     """
     system = [{"role": "system", "content": options.system}] if options.system else []
     model = model_once_loaded(client, options.model).get("model") or {}
-    if options.raw or not (system or model.get("chat_template")):
+    if options.raw or not (system or pictures or model.get("chat_template")):
         most = RAW_TOKENS if options.max_tokens is None else options.max_tokens
         return {"prompt": prompt, "max_tokens": most}
-    messages = [*system, {"role": "user", "content": prompt}]
+    content = [*pictures, {"type": "text", "text": prompt}] if pictures else prompt
+    messages = [*system, {"role": "user", "content": content}]
     return {"messages": messages, "max_tokens": options.max_tokens}
 
 
@@ -128,11 +139,16 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     options = parser.parse_args(arguments)
     if options.raw and options.system:
         parser.error("--system is for conversations, and --raw for a text that is completed")
+    if options.raw and options.image:
+        parser.error("--image is for conversations, and --raw for a text that is completed")
     if options.words and options.prompt is not None:
         parser.error(f"-p has the prompt already; what is {options.words[0]!r}?")
     prompt = _prompt(" ".join(options.words) if options.words else options.prompt)
     if not prompt:
         say("error: the prompt is empty; give one with -p TEXT or on standard input")
+        return EXIT_SERVER
+    pictures = picture_parts(options.image)
+    if pictures is None:
         return EXIT_SERVER
     settings: Any = {
         "model": options.model,
@@ -149,7 +165,7 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     write = _JsonWriter(options.no_stream) if options.json else _TextWriter()
     with (
         client_of(options.socket) as client,
-        client.generate(**_question(client, prompt, options), **settings) as stream,
+        client.generate(**_question(client, prompt, pictures, options), **settings) as stream,
         Reading(options.socket, stream.id) as reading,
     ):
         try:

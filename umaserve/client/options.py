@@ -27,6 +27,7 @@ class Options(TypedDict, total=False):
     chat_template_kwargs: dict[str, Any] | None
     continue_final_message: bool | Literal["content", "reasoning_content"] | None
     add_generation_prompt: bool | None
+    images: Literal["left_out", "refuse"] | None
     deltas: bool | None
     response_format: dict[str, Any] | None
     json_schema: dict[str, Any] | bool | None

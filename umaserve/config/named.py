@@ -136,6 +136,8 @@ MODELS = Table(
         Key("kv_type", "kv_type", KvType(), "`--kv-type`", "precision of its KV cache"),
         Key("draft_model", "draft_model", Path("REF", "a path or a name"), "`--draft-model`",
             "the smaller model that drafts for it"),
+        Key("mmproj", "mmproj", Path("FILE|auto|off", "a path, auto or off"), "`--mmproj`",
+            "the projector of its pictures"),
         Key("ttl", "ttl_s", Duration(), "`--idle-unload`",
             "time without a request after which it leaves memory; off: never"),
         Key("pin", "pin", Switch(), "off", "loaded at start, and never leaves"),

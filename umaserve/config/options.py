@@ -207,6 +207,10 @@ OPTIONS: tuple[Option, ...] = (
            Path("REF", "a path or a name"), "",
            "a smaller model of the same vocabulary that drafts tokens; a REF as of --model",
            "none"),
+    Option("mmproj", "--mmproj", "UMA_MMPROJ", "model", "mmproj",
+           Path("FILE|auto|off", "a path, auto or off"), "auto",
+           "projector of pictures, a GGUF file; auto: mmproj*.gguf beside the model; pictures take "
+           "uma-eyes (`umaserve build --with-eyes`)"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
            "seconds of a tick after which the engine counts as hung, or 20 times its longest tick "

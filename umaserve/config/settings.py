@@ -78,6 +78,7 @@ class Config:
     prefill_threads: int = -1
     speculate: str = "auto"
     draft_model: str = ""
+    mmproj: str = "auto"
     hang_timeout_s: float = 0.0
     latency_cap: float = 1.2
     reading_ms: float = 25.0

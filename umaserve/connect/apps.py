@@ -30,6 +30,7 @@ class Target(NamedTuple):
     output: int
     tools: bool
     gap: str = ""
+    images: bool = False  # the model reads pictures
 
 
 class Places(NamedTuple):

@@ -54,7 +54,7 @@ def _zed_changes(places: Places, target: Target) -> list[Change]:
         "display_name": NAME,
         "max_tokens": target.context,
         "supports_tools": target.tools,
-        "supports_images": False,
+        "supports_images": target.images,
     }
     edits = [
         Put((*_ZED, "api_url"), target.url),

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from umaserve.budget import Budget
 from umaserve.gateway.callers import Callers, Say
-from umaserve.gateway.daemon.link import OWNER, Link
+from umaserve.gateway.daemon.link import IMAGES, OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
 from umaserve.gateway.incoming import Incoming, is_of_body
@@ -30,7 +30,7 @@ from umaserve.gateway.settings import Settings
 
 URL = "umaserve.url"  # of the scope: the request's target as it came
 MOST_ASKED_CHARS = 4096  # of the header names that a page asks for
-EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, x-uma-model, retry-after"
+EXPOSED_HEADERS = "x-uma-lane, x-uma-cache, x-uma-model, x-uma-unread, retry-after"
 PREFLIGHT_S = 600
 _SLASHES = re.compile("//+")
 BODIES_BYTES = 256 * 1024 * 1024  # of bodies that are read or answered, of all keys
@@ -69,6 +69,7 @@ class Guard:
             caller = self._callers.of(scope, headers)
             scope.setdefault("state", {}).update(caller._asdict())
             OWNER.set(caller.key)
+            IMAGES.set(headers.get("x-uma-images", ""))
             body.check()
             await self._while_there(body, scope, answer)
         except Refusal as refusal:

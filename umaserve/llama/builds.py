@@ -2,8 +2,8 @@
 
 A build is a folder ``<cache>/llama/<key>/``.  It has ``lib/``, ``include/``, ``vocab/``, and
 ``bin/`` when llama.cpp's own tools were asked for.  The binding is in ``python/<abi>/``, uma-chat
-in ``chat/<digest>/``.  The file ``manifest.json`` is written last, before the folder is moved into
-place.
+in ``chat/<digest>/``, uma-eyes in ``eyes/<digest>/``.  The file ``manifest.json`` is written last,
+before the folder is moved into place.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ BACKENDS = ("metal", "cuda", "hip", "vulkan", "cpu")
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 2  # 1: made by GCC, no build with AMX ran (see `compile.INTRINSICS`)
 CHAT_SOURCES = Path(__file__).parents[1] / "chat" / "native"
+EYES_SOURCES = CHAT_SOURCES.parents[1] / "eyes" / "native"
 CHAT_ABSENT = "absent.txt"  # in place of the program: why there is none
 BUILD_VARIABLE = "UMA_LLAMA_BUILD"
 """Environment variable naming the key, or the folder, of the one build to use in any case."""
@@ -100,11 +101,35 @@ class Build:
             return f"uma-chat is not built; build it with: {BUILD_COMMAND}"
 
 
+    @property
+    def eyes_dir(self) -> Path:
+        """Where uma-eyes as it is now belongs."""
+        return self.path / "eyes" / _digest(EYES_SOURCES)
+
+    @property
+    def eyes_program(self) -> Path | None:
+        """uma-eyes, which encodes pictures; None where it is not built."""
+        program = self.eyes_dir / "uma-eyes"
+        return program if program.exists() else None
+
+    @property
+    def why_no_eyes(self) -> str:
+        """Why there is no uma-eyes, and what to do; empty where there is."""
+        if self.eyes_program is not None:
+            return ""
+        return f"uma-eyes is not built; build it with: {BUILD_COMMAND} --with-eyes"
+
+
 @functools.lru_cache(maxsize=1)
 def chat_digest() -> str:
     """Eight hex digits over the source of uma-chat."""
+    return _digest(CHAT_SOURCES)
+
+
+def _digest(sources: Path) -> str:
+    """Eight hex digits over the files of a folder."""
     digest = hashlib.sha256()
-    for path in sorted(CHAT_SOURCES.glob("*")):
+    for path in sorted(sources.glob("*")):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:8]

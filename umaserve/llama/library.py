@@ -112,7 +112,7 @@ def load(backend: str = "auto") -> Library:
         if build is None:
             raise NotBuilt(_not_built(backend))
         if _loaded is None:
-            for folder in (build.path, build.chat_dir, module_dir(build.path)):
+            for folder in (build.path, build.chat_dir, build.eyes_dir, module_dir(build.path)):
                 in_use.hold(folder)
             _loaded = Library(_import(build), build)
         elif _loaded.build.key != build.key and backend not in ("auto", _loaded.build.backend):

@@ -135,6 +135,11 @@ class Model:
         return int(self.library.lib.llama_model_n_embd_out(self.pointer))
 
     @property
+    def n_embd_input(self) -> int:
+        """Numbers of an embedding in place of a token (``llama_model_n_embd_inp``)."""
+        return int(self.library.lib.llama_model_n_embd_inp(self.pointer))
+
+    @property
     def n_params(self) -> int:
         """Number of weights (``llama_model_n_params``)."""
         return int(self.library.lib.llama_model_n_params(self.pointer))

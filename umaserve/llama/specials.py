@@ -33,11 +33,15 @@ class Specials:
         add_bos: bool | None = None,
         parse_special: bool = True,
         plain: Iterable[tuple[int, int]] = (),
+        inserted: Iterable[tuple[int, list[int]]] = (),
     ) -> list[int]:
         """Token ids of ``text`` with what the model adds.
 
         ``plain`` are spans of it, in order, where no text of a control token is one.  They begin
         and end where the text does, or at such a token, so that nothing else is cut in two.
+
+        ``inserted`` are tokens in front of characters of the text, in order.  The texts around them
+        are tokenised apart.
 
         ``add_bos``: ``None`` adds the start token if the model wants one and the text does not
         begin with it.  ``True`` adds it in any case where the model has one, ``False`` in none.  An
@@ -45,15 +49,26 @@ class Specials:
         ``Model.tokenize`` does.
         """
         tokens: list[int] = []
-        for part, is_plain in _parts(text, plain):
-            parse = parse_special and not is_plain
-            tokens += self.model.tokenize(part, add_special=False, parse_special=parse)
+        begin, spans = 0, list(plain)
+        for at, ids in [*inserted, (len(text), [])]:
+            for part, is_plain in _parts(text[begin:at], _clipped(spans, begin, at)):
+                parse = parse_special and not is_plain
+                tokens += self.model.tokenize(part, add_special=False, parse_special=parse)
+            tokens += ids
+            begin = at
         if add_bos is None:
             start = [] if tokens[:1] == self._start else self._start
         else:
             start = self.bos if add_bos else []
         end = [] if tokens[-1:] == self._end else self._end
         return [*start, *tokens, *end]
+
+
+def _clipped(spans: list[tuple[int, int]], begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """The spans as a part of the text has them."""
+    for first, last in spans:
+        if max(first, begin) < min(last, end):
+            yield max(first, begin) - begin, min(last, end) - begin
 
 
 def _parts(text: str, plain: Iterable[tuple[int, int]]) -> Iterator[tuple[str, bool]]:

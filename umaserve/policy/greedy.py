@@ -7,6 +7,10 @@ costs more than the compiled policy is in docs/POLICY.md.
 
 from __future__ import annotations
 
+import numpy as np
+
+from umaserve.wire.states import AT_PICTURE
+
 from .base import RUNNING, Knobs, Memory, Plan, SchedulerState, Tick
 from .cost.model import CostModel
 
@@ -21,7 +25,7 @@ def plan_tick(
     plan: Plan,
 ) -> int:
     """Fill ``plan``; returns the number of entries (0 = nothing to do)."""
-    running = [s for s, what in enumerate(state.state.tolist()) if what == RUNNING]
+    running = np.flatnonzero((state.state == RUNNING) & (state.aside != AT_PICTURE)).tolist()
     isolated = [s for s in running if state.isolate[s]]
     if isolated and (len(isolated) == len(running) or tick.number % 2 == 0):
         running = [min(isolated, key=lambda s: state.served[s])]

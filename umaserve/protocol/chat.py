@@ -35,7 +35,7 @@ NO_TOOLS = b"[]"
 
 
 def checked_messages(
-    messages: Sequence[ChatMessage], n_ctx: int
+    messages: Sequence[ChatMessage], n_ctx: int, sees: bool = False
 ) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
     """The messages as a template can take them, and what of them is unread.
 
@@ -57,7 +57,7 @@ def checked_messages(
             raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
     for i, message in enumerate(messages):
         _check_content(message, f"messages[{i}].content")
-    return readable(messages)
+    return readable(messages, sees)
 
 
 def size_of(messages: Sequence[ChatMessage]) -> int:
@@ -142,6 +142,7 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
         add_generation_prompt=wire.add_generation_prompt is not False or bool(continues),
         parsed=bool(tools) or thinking is not None or budget is not None,
         deltas=bool(wire.deltas),
+        images=wire.images or "left_out",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,11 +16,12 @@ from umaserve.protocol.errors import (
     Overflow,
     ProtocolError,
 )
+from umaserve.protocol.history import TEXT_ONLY
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
 from umaserve.protocol.tables import fields, settings
-from umaserve.protocol.tables.chat_fields import ChatMessage, ChatOptions
+from umaserve.protocol.tables.chat_fields import PICTURES, ChatMessage, ChatOptions
 
 _NULL = b"null"
 _SAMPLING = tuple(field.name for field in settings.SAMPLING)
@@ -121,8 +123,10 @@ def _text(
 
 def conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
     """Return the messages and their options.  Raises ``ProtocolError``."""
-    messages, unread = chat.checked_messages(wire.messages, limits.n_ctx)
+    sees = limits.max_picture_bytes > 0
+    messages, unread = chat.checked_messages(wire.messages, limits.n_ctx, sees)
     options = chat.options(wire, messages)
+    refuse_unread(options, unread, "it has no data" if sees else TEXT_ONLY)
     if unread:
         options = msgspec.structs.replace(options, unread=unread)
     cap(
@@ -131,6 +135,13 @@ def conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ..
         limits,
     )
     return messages, options
+
+
+def refuse_unread(options: ChatOptions, unread: Iterable[str], why: str) -> None:
+    """Raise ``E_PROTO_003`` where a picture is left out and the client wants to hear of it."""
+    if options.images == "refuse" and any(kind in PICTURES for kind in unread):
+        text = f'"images" is "refuse", and a picture would be left out: {why}'
+        raise ProtocolError(E_PROTO_003, text)
 
 
 def cap(what: str, size: int, limits: PromptLimits) -> None:

@@ -2,16 +2,19 @@
 
 A client sends the whole history with each turn.  One part that was refused would end the
 conversation, so each such part becomes a sentence in brackets, and the answer lists its type.
+Pictures stay where the model may read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from umaserve.picture_size import Size, size_of_base64
 from umaserve.protocol.tables.chat_fields import (
+    PICTURES,
     ROLES,
     CalledFunction,
     ChatMessage,
@@ -21,6 +24,8 @@ from umaserve.protocol.tables.chat_fields import (
 
 MAX_TYPE_CHARS = 64  # of a type or a role that is told again
 PART = '[Content of the type "{}" stood here; this model cannot read it.]'
+PICTURE = "[picture {}left out: {}]"
+TEXT_ONLY = "this model reads text only"
 CALL = '[A tool call of the type "{}" stood here; this model cannot read it.]'
 ROLE = '[The role "{}" said what follows; this model does not know that role.]'
 
@@ -29,18 +34,22 @@ _encode = msgspec.json.encode
 Content = str | list[ContentPart] | None
 
 
-def readable(messages: Iterable[ChatMessage]) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
+def readable(
+    messages: Iterable[ChatMessage], sees: bool = False
+) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
     """The messages with texts for all that is no text, and the types of what these stand for.
 
-    What an unknown role said is the user's, and joins the user's messages beside it: many
-    templates refuse two of these in a row.
+    ``sees``: pictures with data stay, for `without_pictures` or for the model.  What an unknown
+    role said is the user's, and joins the user's messages beside it: many templates refuse two of
+    these in a row.
     """
     found: list[ChatMessage] = []
     unread: list[str] = []
     joins = False
     for message in messages:
         is_known = message.role in ROLES
-        text = _of_unknown(message, unread) if not is_known else _readable(message, unread)
+        read = _readable if is_known else _of_unknown
+        text = read(message, unread, sees)
         last = found[-1] if found else None
         if last and last.role == text.role == "user" and (joins or not is_known):
             parts = [*_parts(last.content), *_parts(text.content)]
@@ -51,8 +60,53 @@ def readable(messages: Iterable[ChatMessage]) -> tuple[tuple[ChatMessage, ...], 
     return tuple(found), tuple(unread)
 
 
-def _readable(message: ChatMessage, unread: list[str]) -> ChatMessage:
-    content = _content(message.content, unread)
+def without_pictures(
+    messages: Iterable[ChatMessage], why: str = TEXT_ONLY
+) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
+    """The messages with sentences for pictures that stayed, and the types of these."""
+    unread: list[str] = []
+    found = with_pictures(messages, lambda part: _left_out(part, why, unread))
+    return found, tuple(unread)
+
+
+def with_pictures(
+    messages: Iterable[ChatMessage], put: Callable[[ContentPart], ContentPart]
+) -> tuple[ChatMessage, ...]:
+    """The messages with what ``put`` returns in place of each picture that stayed, in order."""
+
+    def changed(message: ChatMessage) -> ChatMessage:
+        if not isinstance(message.content, list):
+            return message
+        parts = [put(part) if part.type in PICTURES else part for part in message.content]
+        return msgspec.structs.replace(message, content=parts)
+
+    return tuple(changed(message) for message in messages)
+
+
+def marker_part(text: str) -> ContentPart:
+    """A part whose text llama.cpp's chat layer keeps apart from the texts around it."""
+    return ContentPart("media_marker", text)
+
+
+def pictures_of(messages: Iterable[ChatMessage]) -> list[ContentPart]:
+    """The pictures that stayed, in order."""
+    contents = [message.content for message in messages if isinstance(message.content, list)]
+    return [part for content in contents for part in content if part.type in PICTURES]
+
+
+def left_out(part: ContentPart, why: str) -> ContentPart:
+    """The sentence for a picture that the model does not get."""
+    size = Size(*part.size) if part.size else size_of_base64(part.data or "")
+    return _text(PICTURE.format(f"{size} " if size else "", why))
+
+
+def _left_out(part: ContentPart, why: str, unread: list[str]) -> ContentPart:
+    unread.append(part.type)
+    return left_out(part, why)
+
+
+def _readable(message: ChatMessage, unread: list[str], sees: bool) -> ChatMessage:
+    content = _content(message.content, unread, sees)
     calls: list[ToolCall] | None = None
     if message.tool_calls:
         calls = [_call(c) for c in message.tool_calls if _is_call(c)]
@@ -65,19 +119,23 @@ def _readable(message: ChatMessage, unread: list[str]) -> ChatMessage:
     return msgspec.structs.replace(message, content=content, tool_calls=calls or None)
 
 
-def _of_unknown(message: ChatMessage, unread: list[str]) -> ChatMessage:
+def _of_unknown(message: ChatMessage, unread: list[str], sees: bool) -> ChatMessage:
     role = _short(message.role)
     unread.append(role)
-    said = _readable(message, unread).content
+    said = _readable(message, unread, sees).content
     return ChatMessage("user", [_text(ROLE.format(role)), *_parts(said)])
 
 
-def _content(content: Content, unread: list[str]) -> Content:
+def _content(content: Content, unread: list[str], sees: bool) -> Content:
     if not isinstance(content, list):
         return content
     found = []
     for part in content:
-        if part.type != "text":
+        if part.type in PICTURES:
+            if not (sees and part.data):
+                why = part.why or "it has no data"
+                part = _left_out(part, why if sees else TEXT_ONLY, unread)
+        elif part.type != "text":
             kind = _short(part.type)
             unread.append(kind)
             part = _text(PART.format(kind))

@@ -19,6 +19,9 @@ class PromptLimits(Protocol):
     @property
     def n_ctx(self) -> int: ...
 
+    @property
+    def max_picture_bytes(self) -> int: ...
+
 
 class Limits(msgspec.Struct, frozen=True):
     """Limits of a request; the server's own limits have the same names and serve as well."""
@@ -26,3 +29,4 @@ class Limits(msgspec.Struct, frozen=True):
     max_prompt_bytes: int = 65536
     max_tokens: int = 2048
     n_ctx: int = 0  # tokens of one session
+    max_picture_bytes: int = 0  # of all pictures of a conversation; 0: every model reads text only

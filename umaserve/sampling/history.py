@@ -75,9 +75,10 @@ def penalties(row, real, last_n, history, changed, work):
     counts = work.counts
     start = first_of_last(history.shape[0], last_n)
     for i in range(start, history.shape[0]):
-        counts[history[i]] += 1
+        if history[i] >= 0:  # else it stands for a part of a picture
+            counts[history[i]] += 1
     for i in range(start, history.shape[0]):
-        token = history[i]
+        token = max(history[i], 0)
         count = counts[token]
         if count == 0:
             continue
@@ -178,14 +179,14 @@ def dry(row, real, whole, history, breakers, changed, work):
     # the token after each repeated stretch would lengthen it
     longest = work.counts
     for k in range(1, n):
-        if lengths[k] >= allowed:
-            token = history[end - k]
+        token = history[end - k]
+        if token >= 0 and lengths[k] >= allowed:
             longest[token] = max(longest[token], lengths[k] + 1)  # 0 means none
     most = 0
     if real[DRY_BASE] > 1.000001:
         most = int(FLOAT_MAX_LOG / math.log(real[DRY_BASE]))
     for k in range(1, n):
-        token = history[end - k]
+        token = max(history[end - k], 0)
         if longest[token] == 0:
             continue
         exponent = longest[token] - 1 - allowed

@@ -65,7 +65,7 @@ class Daemon:
     @property
     def limits(self) -> Limits:
         """Limits for clients with the models that serve; others may have another context."""
-        return limits_of(self.config, self.models.positions)
+        return limits_of(self.config, self.models.positions, self.models.sees)
 
     def serves_others(self, program: Hashable) -> bool:
         """Whether another program than this one is connected."""

@@ -194,6 +194,8 @@ class _Run:
                 )
                 nursery.start_soon(self._while_serving, "rendering conversations", chats)
                 nursery.start_soon(self._while_serving, "reading answers", replies)
+                eyes = daemon.sessions.prompts.eyes.run
+                nursery.start_soon(self._while_serving, "encoding pictures", eyes)
                 nursery.start_soon(self._accept, nursery)
                 if self.http is not None:
                     daemon.http = self.http.url

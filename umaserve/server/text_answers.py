@@ -25,6 +25,7 @@ from umaserve.protocol import (
     TokenizeRequest,
     admin_event,
 )
+from umaserve.protocol.history import without_pictures
 from umaserve.server.clients.questions import Questions
 from umaserve.server.engines.asked import TextFault
 from umaserve.server.engines.handle import EngineHandle
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 SUCCESSOR_POLL_S = 0.02
 TOKENIZE_TRIES = 4  # engines that may end one after the other
 TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
+UNCOUNTED = "pictures are not counted here"
 WITHOUT_ENGINE = "the engine ended meanwhile; ask again"
 
 Answer = TypeVar("Answer")
@@ -103,7 +105,9 @@ class TextAnswers:
             outcomes.append(outcome)
             answered.set()
 
-        question = conversation(message.messages, message.chat, spans=True)
+        messages, left = without_pictures(message.messages, UNCOUNTED)
+        unread = (*message.chat.unread, *left)
+        question = conversation(messages, message.chat, spans=True)
         chat = self._daemon.sessions.prompts.chat
         program = program_asking(connection, message)
         forget = chat.put(engine.chat, question, Rendered, done, asker=Asker(program))
@@ -125,7 +129,7 @@ class TextAnswers:
                 markup=outcome.markup,
                 plain=outcome.plain,
                 stop=outcome.stops,
-                **({"unread": message.chat.unread} if message.chat.unread else {}),
+                **({"unread": unread} if unread else {}),
             )
         )
 

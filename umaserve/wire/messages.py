@@ -140,6 +140,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     # where drafts come from: "ngram", "draft", "off"; auto = both, by what they gain
     speculate: str = "auto"
     draft_model: str = ""  # the path of the model that drafts
+    mmproj: str = ""  # the path of the projector of pictures
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     sampling_threads: int = -1  # besides the loop's own; -1 leaves the choice to the engine
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
@@ -153,6 +154,31 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     def positions(self) -> int:
         """Tokens of one session that a row of the table has room for."""
         return min(n for n in (self.n_ctx, self.n_positions) if n > 0)
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Embeddings of a part of a picture: ``rows`` of float32 in the file at ``path``.
+
+    ``at`` is where they begin in the file, in bytes.  ``non_causal``: all see each other, so one
+    ubatch has to compute them.
+    """
+
+    path: str
+    at: int
+    rows: int
+    non_causal: bool
+
+
+class Picture(msgspec.Struct, frozen=True, array_like=True):
+    """Picture in front of the character ``at`` of a prompt's text.
+
+    ``tokens`` stand for it: text tokens around its runs, and a pseudo token for each row of these.
+    Pseudo tokens are below `NOT_YET`; equal ones are of equal rows.
+    """
+
+    at: int
+    tokens: list[int]
+    runs: tuple[Run, ...]
 
 
 class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
@@ -211,6 +237,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     session: bool = False
     shifts: bool = False
     left: list[int] = []
+    pictures: tuple[Picture, ...] = ()  # in the order of the prompt; ``tokens`` has their tokens
     speculate: bool = True
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
@@ -355,6 +382,9 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
     why_no_drafts: str = ""  # why no tokens can be drafted with this model; empty where they can
     draft_model: str = ""  # the path of the model that drafts for it; empty where none does
+    eyes_program: str = ""  # uma-eyes, of the build that the engine runs
+    why_no_eyes: str = "this model reads text only"  # why it sees no pictures; empty where it does
+    n_embd_input: int = 0  # numbers of an embedding that it takes in place of a token
 
     @property
     def n_positions(self) -> int:

@@ -22,6 +22,9 @@ AUTO_NEW = 3  # the policy, which has not seen it yet
 SUSPECT = 1  # it may have killed an engine: alone in its ticks until it has proved harmless
 APART = 2  # alone in its ticks and in a context of its own, to its end
 
+# what the policy's column ``aside`` says of a row whose next token is a picture's: no tick feeds it
+AT_PICTURE = -2
+
 AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 
 

@@ -11,6 +11,7 @@ from umaserve.cli.chat.conversation import Conversation, NotAConversation
 from umaserve.cli.chat.input import lines_of_input, typed_messages
 from umaserve.cli.chat.talk import Talk, turns_of
 from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
+from umaserve.cli.pictures import picture_parts
 
 HELP = '''/system TEXT  set the system message; without TEXT there is none
 /set          show temperature and the like; /set NAME VALUE changes one
@@ -19,6 +20,7 @@ HELP = '''/system TEXT  set the system message; without TEXT there is none
 /retry        ask the last question again
 /undo         take the last question and its answer back
 /reset        forget the conversation
+/image FILE   show a picture with the next message, to a model that reads them
 /save FILE    write the conversation to a file; /load FILE goes on with it
 /stats        what the last answer took, and how full the context is
 /exit         leave (so does Ctrl-D); Ctrl-C cuts an answer short
@@ -54,6 +56,7 @@ class _Commands:
         self._talk = talk
         self.by_name: dict[str, Callable[[str], int]] = {
             "/help": self._help,
+            "/image": self._image,
             "/load": self._load,
             "/model": self._model,
             "/reset": self._reset,
@@ -127,6 +130,17 @@ class _Commands:
             say(f"({turns_of(len(loaded.turns))} loaded{last if loaded.turns else ''})")
         return EXIT_OK
 
+    def _image(self, path: str) -> int:
+        if not path:
+            say("/image needs the name of a file")
+            return EXIT_OK
+        found = picture_parts([path])
+        if found is not None:
+            self._talk.pictures += found
+            count = len(self._talk.pictures)
+            say(f"(the next message shows {'a picture' if count == 1 else f'{count} pictures'})")
+        return EXIT_OK
+
     def _stats(self, _: str) -> int:
         say(self._talk.stats())
         return EXIT_OK
@@ -149,7 +163,7 @@ def chat(arguments: list[str]) -> int:
     if interactive:
         say(f"{talk.meet_model() or 'no model is loaded'}; /help lists what you can do")
         names = [*commands.by_name, "/exit"]
-        files, left = ("/save", "/load"), lambda: say("(/exit or Ctrl-D leaves)")
+        files, left = ("/save", "/load", "/image"), lambda: say("(/exit or Ctrl-D leaves)")
         read = typed_messages(names, files, left, lambda: talk.model)
     status = EXIT_OK
     while (text := read()) is not None:

@@ -6,12 +6,26 @@ The client keeps it, since the daemon may end, or load another model, meanwhile.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 
 from umaserve.system.own_file import write_own
 from umaserve.system.regular_file import open_regular
+
+
+class Question(str):
+    """A question with ``pictures``, parts of a message, which are not saved to files."""
+
+    pictures: tuple[dict[str, str], ...] = ()
+
+    @classmethod
+    def showing(cls, text: str, pictures: Iterable[dict[str, str]]) -> Question:
+        """A question that shows pictures in front of its text."""
+        found = cls(text)
+        found.pictures = tuple(pictures)
+        return found
 
 
 class Turn(NamedTuple):
@@ -47,12 +61,13 @@ class Conversation:
         self.turns: list[Turn] = []
         self.first = 0
 
-    def messages(self, question: str) -> list[dict[str, str]]:
+    def messages(self, question: str) -> list[dict[str, Any]]:
         """Return the messages for the model: system message, turns that are sent, ``question``."""
-        said = self._system()
+        said: list[dict[str, Any]] = [*self._system()]
         for turn in self.turns[self.first :]:
-            said += _pair(turn)
-        return [*said, {"role": "user", "content": question}]
+            asked, answered = _pair(turn)
+            said += [{**asked, "content": _content(turn.question)}, answered]
+        return [*said, {"role": "user", "content": _content(question)}]
 
     def leave_out_oldest(self) -> int:
         """Send the newer half of the text alone from now on; returns the number of turns left out.
@@ -107,6 +122,12 @@ class Conversation:
 
     def _system(self) -> list[dict[str, str]]:
         return [{"role": "system", "content": self.system}] if self.system else []
+
+
+def _content(question: str) -> Any:
+    """A question's text, or its pictures and text as parts."""
+    pictures = question.pictures if isinstance(question, Question) else ()
+    return [*pictures, {"type": "text", "text": str(question)}] if pictures else question
 
 
 def _pair(turn: Turn) -> list[dict[str, str]]:

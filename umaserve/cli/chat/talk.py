@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from umaserve.cli.chat.conversation import Conversation, Turn
+from umaserve.cli.chat.conversation import Conversation, Question, Turn
 from umaserve.cli.common import (
     EXIT_OK,
     EXIT_SERVER,
@@ -60,6 +60,7 @@ class Talk:
         """Go on with another conversation."""
         self.conversation = conversation
         self._unanswered: str | None = None
+        self.pictures: list[dict[str, str]] = []  # of the next question
         self._attempt = 0  # at the last question, by `retry`
         self._last: Eos | None = None
         self._number += 1
@@ -105,7 +106,8 @@ class Talk:
     def ask(self, question: str) -> int:
         """Print the answer as it comes, and keep both; returns an exit status."""
         self._attempt = 0
-        return self._ask(question)
+        pictures, self.pictures = self.pictures, []
+        return self._ask(Question.showing(question, pictures) if pictures else question)
 
     def retry(self) -> int:
         """Ask the last question again, instead of the answer that it has; an exit status."""

@@ -139,7 +139,7 @@ def look(url: str, key: str) -> Target:
     whole = all(name in gap for name in ("prefix", "suffix", "middle"))
     return Target(
         url, key, str(props["model_alias"]), context, max(1, min(LONGEST_OUTPUT, context // 4)),
-        tools, gap["prefix"] if whole else "",
+        tools, gap["prefix"] if whole else "", bool((props.get("modalities") or {}).get("vision")),
     )  # fmt: skip
 
 

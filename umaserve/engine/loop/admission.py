@@ -64,6 +64,7 @@ class Admission:
         self._awaited = 0
         # set by who keeps beginnings of texts, and by who computes what stands beside the requests
         self.on_row: Callable[[int, str | None, bool], None] = lambda slot, domain, session: None
+        self.on_pictures: Callable[[int, tuple[m.Picture, ...]], None] = lambda slot, pictures: None
         self.on_embed: Callable[[m.Embed, list[list[int]], str], None]
         self.on_prompt: Callable[[m.Submit, list[int]], None]
         self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
@@ -239,6 +240,9 @@ class Admission:
         if not tokens:
             self.reject(message, "E_PROTO_003", "prompt has no tokens; send at least one character")
             return
+        if tokens[-1] < 0:
+            self.reject(message, "E_PROTO_003", "a prompt cannot end with a picture")
+            return
         room = self._loaded.n_positions - n_prompt
         if room < 1 or (message.strict_fit and message.max_tokens > room):
             wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
@@ -327,3 +331,4 @@ class Admission:
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)
         self.on_row(slot, message.domain, message.session)
+        self.on_pictures(slot, message.pictures if tokens else ())

@@ -69,6 +69,7 @@ from .idle_work import IdleWork
 from .inbox import handle_some
 from .landing import Landing
 from .meanwhile import meanwhile
+from .pictures import Pictures
 from .seats import Seats
 from .trials import Trials
 
@@ -139,6 +140,8 @@ class Engine:
         self.aside_texts = AsideTexts(
             loaded, table, control, self.admission, self.aside, self.seats.prefixes
         )
+        self.pictures = Pictures(self)
+        self.admission.on_pictures = self.pictures.arrive
         self.idle_work = IdleWork(self)
         self.arrange()
 
@@ -293,12 +296,14 @@ class Engine:
             self.aside.step()
             self._copy_prefixes()
             self.seats.admit()
+            looked = self.pictures.step()
             ready = self.graph.is_ready
             self.work.flight.width = WIDTH if ready else 0
             prefixes = self.seats.prefixes
             one = ready or self.trials.wanted or self.aside.has_jobs or prefixes.is_busy
+            one = one or self.pictures.is_left
             many = LOOK_AFTER if prefixes.is_on else MANY_TICKS
-            ran = self.tick(1 if one else many)
+            ran = self.tick(1 if one else many) or looked
             if ready and ran:
                 self.graph.forget()
             waits = not self.seats.full.holds and (self.table.state == t.WAITING).any()
@@ -450,7 +455,7 @@ class Engine:
                 self.later += self.control.receive(1)
         elif why == records.FAILED:
             entries = int(out.entries)
-            self._failed(int(out.status), self.plan.slots[:entries].copy())
+            self.decode_failed(int(out.status), self.plan.slots[:entries].copy())
         elif why == records.ABORTED:
             self._aborted(self.plan.slots[: int(out.entries)].tolist())
         return why != records.NOTHING
@@ -528,7 +533,7 @@ class Engine:
         if self.worker is not None:
             self.worker.close()
 
-    def _failed(self, status: int, slots: np.ndarray) -> None:
+    def decode_failed(self, status: int, slots: np.ndarray) -> None:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""
         self.table.in_tick[slots] = 0
         if status == NO_KV_SLOT and self.seats.evict():

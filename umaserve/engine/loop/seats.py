@@ -177,6 +177,8 @@ class Seats:
         table, held = self._engine.table, self._engine.sequences.next_turns
         if table.is_parked(slot) or self.prefixes.known(slot) or self.prefixes.late.is_left:
             return True
+        if self._engine.pictures.has(slot):  # the ticks that are under way would not stop at them
+            return True
         if not self._engine.sequences.has_free:
             return True
         return bool(held) and (

@@ -207,11 +207,14 @@ def tokens_of(
 def made_of(specials: Specials, message: m.Submit | m.Tokenize) -> list[int]:
     """The tokens.  Raises ``ValueError``."""
     text, parse_special = text_of(message), message.parse_special
-    add_bos, plain = (
-        (message.add_bos, message.plain) if isinstance(message, m.Submit) else (None, ())
-    )
+    if isinstance(message, m.Submit) and message.add_special:
+        pictures = [(picture.at, picture.tokens) for picture in message.pictures]
+        return specials.tokenize(
+            text, add_bos=message.add_bos, parse_special=parse_special, plain=message.plain,
+            inserted=pictures,
+        )  # fmt: skip
     if message.add_special:
-        return specials.tokenize(text, add_bos=add_bos, parse_special=parse_special, plain=plain)
+        return specials.tokenize(text, parse_special=parse_special)
     return specials.model.tokenize(text, add_special=False, parse_special=parse_special)
 
 

@@ -35,6 +35,15 @@ def why_no_shift(loaded: Loaded) -> str:
     return why
 
 
+def why_no_eyes(start: m.Start, loaded: Loaded) -> str:
+    """Why the model reads no pictures; "" = it does."""
+    if not start.mmproj or not loaded.generates:
+        return "this model reads text only"
+    if _has_several_dimensions(loaded.library.lib, loaded.model.pointer):
+        return "pictures are not read yet with models whose positions have several dimensions"
+    return loaded.library.build.why_no_eyes
+
+
 def what_is_off(loaded: Loaded) -> str:
     """A sentence about what this model cannot have here, and why; empty where it can have all."""
     if not loaded.generates:

@@ -27,6 +27,7 @@ from .abilities import (
     spare_sequences,
     what_is_off,
     why_no_drafts,
+    why_no_eyes,
     why_no_shift,
     why_no_way_back,
 )
@@ -263,6 +264,9 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         why_no_shift=why_no_shift(loaded),
         why_no_drafts=why_no_drafts(loaded.library.lib, model.pointer, loaded.no_way_back),
         draft_model=start.draft_model if loaded.draft is not None else "",
+        eyes_program=sendable_path(str(build.eyes_program or "")),
+        why_no_eyes=why_no_eyes(start, loaded),
+        n_embd_input=model.n_embd_input,
     )
 
 

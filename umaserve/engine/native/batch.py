@@ -75,12 +75,17 @@ class Batch:
 
 @njit(**INNER)
 def stop_at_checkpoints(entries, plan, columns):
-    """Let no prompt pass the token at which its state is to be saved."""
+    """Let no prompt pass the token at which its state is to be saved, nor a picture."""
     for e in range(entries):
         slot = plan.slots[e]
-        left = columns.checkpoint[slot] - columns.n_past[slot]
+        past = columns.n_past[slot]
+        left = columns.checkpoint[slot] - past
         if 0 < left < plan.counts[e]:
             plan.counts[e] = left
+        for i in range(1, plan.counts[e]):
+            if columns.tokens[slot, past + i] < NOT_YET:
+                plan.counts[e] = i
+                break
 
 
 @njit(**INNER)

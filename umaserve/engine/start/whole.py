@@ -79,6 +79,10 @@ class Seats(Protocol):
     def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
 
 
+class Looks(Protocol):
+    def has(self, slot: int) -> bool: ...
+
+
 class Aside(Protocol):
     @property
     def has_jobs(self) -> bool: ...
@@ -118,10 +122,13 @@ class Whole(Protocol):
     budget: Budget
     worker: PrefillWorker | None
     ways: Ways
+    drafts: Any  # `umaserve.engine.drafting.records.Drafts`
     aside_threads: int
     later: list[m.ToEngine]
     ticks_done: int
     team_scratches: list[Scratch]
+
+    def decode_failed(self, status: int, slots: np.ndarray) -> None: ...
 
     def remember_text(self, slot: int) -> None: ...
 
@@ -142,6 +149,9 @@ class Whole(Protocol):
 
     @property
     def seats(self) -> Seats: ...
+
+    @property
+    def pictures(self) -> Looks: ...
 
     @property
     def landing(self) -> Settles: ...

@@ -47,6 +47,7 @@ class Exchange:
         self._ids.append(id)
         tells = message.get("begin") is True
         message = with_model({**message, "id": id, "begin": True})
+        message = await self._link.fit(message)
         most = message.get("max_tokens")
         if trim and self._link.max_tokens and isinstance(most, int | float):
             message["max_tokens"] = min(most, self._link.max_tokens)

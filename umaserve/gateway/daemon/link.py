@@ -18,6 +18,7 @@ from msgspec import convert
 from umaserve.client.connect import CROWDED_S, refuse_strangers
 from umaserve.client.events import ConnectionFailed
 from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event, decode_head
+from umaserve.gateway.daemon.pictures import fitting, has_pictures
 from umaserve.gateway.daemon.refusal import Refusal, of_daemon, too_long
 from umaserve.protocol import E_IO_001, FrameDecoder, encode_frame
 
@@ -95,6 +96,7 @@ class Connection(asyncio.Protocol):
 
 
 OWNER: ContextVar[str] = ContextVar("owner", default="")  # of the key of the request at work
+IMAGES: ContextVar[str] = ContextVar("images", default="")  # as the request at work wants them
 MODEL: ContextVar[str] = ContextVar("model", default="")  # that the request at work names
 # what the request at work is for, where no model of its name is here
 ROLE: ContextVar[str] = ContextVar("role", default="")
@@ -103,6 +105,8 @@ SHARED = ("tokenize", "detokenize", "render", "embed", "rerank")  # what the dae
 
 def with_model(message: dict[str, Any]) -> dict[str, Any]:
     """Return the message with the name of the model that the HTTP request asks for."""
+    if IMAGES.get() and "messages" in message:
+        message = {**message, "images": IMAGES.get()}
     return {**message, "model": MODEL.get()} if MODEL.get() else message
 
 
@@ -120,6 +124,7 @@ class Link:
         self._prefix = os.urandom(4).hex()
         self._count = 0
         self.max_frame_bytes = self._n_ctx = 0
+        self._max_picture_bytes = 0  # of all pictures of a conversation
         self._idle_s = 0.0  # after which the daemon closes; 0: never, or not known yet
 
     def new_id(self) -> str:
@@ -169,6 +174,7 @@ class Link:
         self.max_prompt_bytes = int(limits["max_prompt_bytes"])
         self.max_unsent_bytes = int(limits["max_unsent_bytes"])
         self.max_frame_bytes, self._n_ctx = int(limits["max_frame_bytes"]), int(limits["n_ctx"])
+        self._max_picture_bytes = int(limits["max_picture_bytes"])
         self._idle_s = float(limits["idle_timeout_s"])
 
     async def check_size(self, size: int) -> None:
@@ -181,6 +187,13 @@ class Link:
         self._take_limits((await self.ask({"type": "info"}))["info"]["limits"])
         if size > self.max_frame_bytes:
             raise too_long(size, self._n_ctx)
+
+    async def fit(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the message with those of its pictures that a model may read now."""
+        if not has_pictures(message):
+            return message
+        self._take_limits((await self.ask({"type": "info"}))["info"]["limits"])
+        return fitting(message, self._max_picture_bytes)
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
         until_s = loop.time() + CROWDED_S
@@ -207,7 +220,7 @@ class Link:
         if message["type"] in SHARED and OWNER.get():
             message = {**message, "key": OWNER.get()}
         if message["type"] in (*SHARED, "info"):
-            message = with_model(message)
+            message = await self.fit(with_model(message))
         if message["type"] != "info":
             await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)

@@ -15,6 +15,8 @@ from umaserve.gateway.translate.messages import (
     text_part,
     unread_part,
 )
+from umaserve.gateway.translate.pictures import picture_part
+from umaserve.protocol.tables.chat_fields import PICTURES
 
 # Claude Code begins its system text with this. It differs from one conversation to the next, so
 # none of the thousands of tokens behind it would be found in the cache.
@@ -79,6 +81,8 @@ def _parts_of(block: dict[str, Any], name: str) -> list[Part]:
             kind, text = "text", source.get("data")
     if kind == "search_result":
         return _parts(block.get("content"), name)
+    if kind in PICTURES:
+        return [picture_part(kind, block)]
     if kind != "text":
         return [unread_part(kind)]
     if text is not None and not isinstance(text, str):

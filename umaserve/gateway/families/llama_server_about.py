@@ -118,7 +118,7 @@ async def props(request: Request) -> Response:
             **note_of(model),
             "bos_token": model.get("bos") or "",
             "eos_token": model.get("eos") or "",
-            "modalities": {"vision": False, "video": False, "audio": False},
+            "modalities": {"vision": bool(model.get("vision")), "video": False, "audio": False},
             "gap": gap,
             "build_info": model["library_version"],
             "is_sleeping": False,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from umaserve.gateway.translate.body import list_of, object_of, objects_of
-from umaserve.gateway.translate.messages import content_of, parts_of, unread_part
+from umaserve.gateway.translate.messages import content_of, parts_of
+from umaserve.gateway.translate.pictures import with_data
 
 
 def as_openai(message: dict[str, Any]) -> dict[str, Any]:
@@ -13,7 +14,7 @@ def as_openai(message: dict[str, Any]) -> dict[str, Any]:
     content = content_of(message.get("content"), "messages[].content")
     images = list_of(message, "images")
     if images:
-        content = [*parts_of(content), *(unread_part("image") for _ in images)]
+        content = [*parts_of(content), *(with_data("image", each) for each in images)]
     found: dict[str, Any] = {"role": message.get("role"), "content": content}
     if message.get("thinking"):
         found["reasoning_content"] = message["thinking"]

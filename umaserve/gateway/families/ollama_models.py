@@ -77,6 +77,8 @@ def _capabilities(model: dict[str, Any]) -> list[str]:
     has_template = model["chat_template"] and "error" not in chat
     if has_template and chat.get("supports_tools", True):
         found.append("tools")
+    if model.get("vision"):
+        found.append("vision")
     if has_template and chat.get("thinks"):
         found.append("thinking")
     if all(name in (model.get("gap") or {}) for name in ("prefix", "suffix", "middle")):

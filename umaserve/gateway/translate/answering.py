@@ -75,7 +75,8 @@ def cache_header(events: Iterable[Event]) -> Headers:
     """``X-UMA-Cache``, cached of all prompt tokens, and ``X-UMA-Lane`` as the daemon tells it.
 
     ``X-UMA-Model`` is the model that answers.  ``X-UMA-Open`` has the parts of tools' schemas that
-    bind nothing.  All are of the beginnings or the ends of requests; nothing where there is none.
+    bind nothing, ``X-UMA-Unread`` the types of the conversation's unread parts.  All are of the
+    beginnings or the ends of requests; nothing where there is none.
     """
     told = list(events)
     if not told:
@@ -86,6 +87,8 @@ def cache_header(events: Iterable[Event]) -> Headers:
         headers["x-uma-model"] = quote(told[0].model, safe=" /#:()[]+,$.-_")
     if told[0].lane:
         headers["x-uma-lane"] = f"{told[0].lane}; {told[0].lane_reason}"
+    if told[0].unread:
+        headers["x-uma-unread"] = quote(", ".join(told[0].unread), safe=" ,/_-.")[:MAX_OPEN_CHARS]
     if told[0].open_parts:
         headers["x-uma-open"] = _open(told[0].open_parts)
     return headers

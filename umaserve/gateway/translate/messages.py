@@ -7,8 +7,9 @@ from typing import Any
 
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of, whole_of
+from umaserve.gateway.translate.pictures import picture_part
 from umaserve.protocol.constraint import NAMES as CONSTRAINTS
-from umaserve.protocol.tables.chat_fields import MAX_BUDGET
+from umaserve.protocol.tables.chat_fields import MAX_BUDGET, PICTURES
 from umaserve.protocol.tables.chat_fields import TEMPLATE as TEMPLATE_FIELDS
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -45,7 +46,7 @@ def _as_function(call: dict[str, Any]) -> dict[str, Any]:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-Part = dict[str, str]
+Part = dict[str, Any]
 Content = str | list[Part]
 
 
@@ -64,6 +65,8 @@ def _part(part: dict[str, Any] | str, name: str) -> Part:
     if isinstance(part, str):
         return text_part(part)
     kind = part.get("type")
+    if kind in PICTURES:
+        return picture_part(kind, part)
     if kind not in (*TEXT_PARTS, "refusal"):
         return unread_part(kind)
     text = part.get("refusal") if kind == "refusal" else part.get("text")

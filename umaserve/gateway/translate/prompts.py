@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from umaserve.gateway.daemon.link import ROLE, Link
-from umaserve.gateway.daemon.refusal import Refusal, wrong
+from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.translate.pictures import without_pictures
 
 MAX_PROMPTS = 256
 PIECES_AT_ONCE = 4096
@@ -39,9 +40,7 @@ async def prompts_of(
 
 async def _prompt(link: Link, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and "prompt_string" in value:
-        if "multimodal_data" in value:
-            raise Refusal(400, "text_only", '"multimodal_data": only text is taken')
-        value = value["prompt_string"]
+        value = without_pictures(value["prompt_string"], value.get("multimodal_data"))
     if isinstance(value, str):
         return {"prompt": value}
     if not isinstance(value, list) or not any(map(_is_id, value)):

@@ -43,7 +43,11 @@ def make(
         why = f"the llama.cpp source of this build has no chat layer that is known (no {missing})"
     else:
         try:
-            program = _compile(tree, aside / "chat-build", jobs, tools, log, report, lock)
+            compiled = aside / "chat-build"
+            program = compile_program(
+                "uma-chat", builds.CHAT_SOURCES, [f"-DLLAMA_TREE={tree}"], compiled,
+                jobs, tools, log, report, lock,
+            )  # fmt: skip
             shutil.copy2(program, out / program.name)
             templates = tree / "models" / "templates"
             if templates.is_dir():  # of models that llama.cpp knows, for tests
@@ -59,17 +63,19 @@ def make(
     out.rename(build.chat_dir)
 
 
-def _compile(
-    tree: Path, folder: Path, jobs: int, tools: Toolchain, log: Path, report: Reporter, lock: int
-) -> Path:
+def compile_program(
+    name: str, sources: Path, defines: list[str], folder: Path, jobs: int, tools: Toolchain,
+    log: Path, report: Reporter, lock: int,
+) -> Path:  # fmt: skip
+    """Compile a program of this package in ``folder``; returns its file."""
     configure: list[str | Path] = [
-        tools.cmake, "-S", builds.CHAT_SOURCES, "-B", folder, "-G", "Ninja",
-        f"-DCMAKE_MAKE_PROGRAM={tools.ninja}", f"-DLLAMA_TREE={tree}",
+        tools.cmake, "-S", sources, "-B", folder, "-G", "Ninja",
+        f"-DCMAKE_MAKE_PROGRAM={tools.ninja}", *defines,
     ]  # fmt: skip
     environment = {**os.environ, "CC": tools.cc, "CXX": tools.cxx, "NINJA_STATUS": "[%f/%t] "}
     build: list[str | Path] = [tools.ninja, "-C", folder, "-j", str(jobs)]
-    with report.step("Compiling uma-chat") as step:
-        read, what = ninja_reader(step.update), "compiling uma-chat"
+    with report.step(f"Compiling {name}") as step:
+        read, what = ninja_reader(step.update), f"compiling {name}"
         for command in (configure, build):
             run_logged(command, log, what=what, env=environment, keep_open=[lock], on_line=read)
-    return folder / "uma-chat"
+    return folder / name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -16,16 +16,25 @@ MAX_OPTIONS_BYTES = 64 * 1024
 MAX_EFFORT_CHARS = 32
 MAX_BUDGET = 2**31 - 1
 MAX_BUDGET_MESSAGE_CHARS = 4096
+PICTURES = ("image", "image_url", "input_image")  # types of content parts
+MAX_WHY_CHARS = 256
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 NULL = b"null"
 
 
-class ContentPart(msgspec.Struct, frozen=True):
-    """A part of a message's content in list form; only a ``text`` is read."""
+class ContentPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a message's content in list form: a ``text``, or a picture.
+
+    ``data`` is a picture's file in base64.  Without data the gateway tells what it knows: ``size``
+    in pixels, and ``why`` it has none.
+    """
 
     type: str
     text: str | None = None
+    data: str | None = None
+    size: tuple[int, int] | None = None
+    why: Annotated[str, msgspec.Meta(max_length=MAX_WHY_CHARS)] | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -90,6 +99,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     ``thinking``, its budget or ``tools`` is set.  With ``deltas`` the answer is parsed also where
     the template can think.  ``bound``: a schema or a regular expression binds the answer after its
     thoughts.  ``unread``: types and roles of content that a sentence in the messages stands for.
+    ``images``: what becomes of a picture that the model cannot read.
     """
 
     tools: msgspec.Raw = msgspec.Raw(b"[]")
@@ -105,6 +115,7 @@ class ChatOptions(msgspec.Struct, frozen=True):
     deltas: bool = False
     bound: bool = False
     unread: tuple[str, ...] = ()
+    images: str = "left_out"
 
 
 MESSAGES = Field(
@@ -172,6 +183,13 @@ OPTIONS: tuple[Field, ...] = (
     ),
     *TEMPLATE,
     Field(
+        "images",
+        Literal["left_out", "refuse"],
+        '"left_out" or "refuse"',
+        "left_out",
+        "a picture that the model cannot read: a sentence in its place, or an error",
+    ),
+    Field(
         "deltas",
         bool,
         "true or false",
@@ -186,6 +204,9 @@ WORDS = {
     "messages[].content[]": 'a {"type": "text", "text": ...} object',
     "messages[].content[].type": "a string",
     "messages[].content[].text": "a string",
+    "messages[].content[].data": "a string, a picture's file in base64",
+    "messages[].content[].size": "two whole numbers",
+    "messages[].content[].why": f"a string of at most {MAX_WHY_CHARS} characters",
     "messages[].reasoning_content": "a string",
     "messages[].tool_calls": f"a list of tool calls, at most {MAX_TOOL_CALLS} of all messages",
     "messages[].tool_calls[]": 'a {"id", "type", "function"} object',

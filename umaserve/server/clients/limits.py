@@ -9,13 +9,15 @@ from umaserve.config import Config
 BYTES_A_TOKEN = 8  # of a prompt: text has 3 to 5, indented code more
 LEAST_PROMPT_BYTES = 64 * 1024
 AROUND_BYTES = 64 * 1024  # of a frame: its other fields, and what JSON escapes
+PICTURE_BYTES = 24 * 1024 * 1024  # of all pictures of a conversation
 LEAST_BODY_BYTES = 32 * 1024 * 1024  # of HTTP: pictures that are not read, conversations too long
 
 
 class Limits(NamedTuple):
     """Bytes of a prompt, of a frame and of a body of HTTP, and tokens that one request may ask for.
 
-    ``n_ctx`` are the tokens that one session holds; 0 = nobody knows yet.
+    ``n_ctx`` are the tokens that one session holds; 0 = nobody knows yet.  ``max_picture_bytes``
+    are those of all pictures of a conversation, as base64; 0 = every model reads text only.
     """
 
     max_prompt_bytes: int
@@ -23,13 +25,18 @@ class Limits(NamedTuple):
     max_tokens: int
     max_body_bytes: int
     n_ctx: int
+    max_picture_bytes: int
 
 
-def limits_of(config: Config, positions: int) -> Limits:
-    """The limits where one session holds ``positions`` tokens; 0 = nobody knows yet."""
+def limits_of(config: Config, positions: int, sees: bool = False) -> Limits:
+    """The limits where one session holds ``positions`` tokens; 0 = nobody knows yet.
+
+    ``sees``: a model reads pictures.
+    """
     prompt = config.max_prompt_bytes or max(LEAST_PROMPT_BYTES, BYTES_A_TOKEN * positions)
-    frame = config.max_frame_bytes or prompt + AROUND_BYTES
+    pictures = PICTURE_BYTES if sees else 0
+    frame = config.max_frame_bytes or prompt + AROUND_BYTES + pictures
     body = frame + AROUND_BYTES  # another family's words may take more than ours
     if not config.max_frame_bytes:
         body = max(body, LEAST_BODY_BYTES)
-    return Limits(prompt, frame, config.max_tokens or max(positions, 1), body, positions)
+    return Limits(prompt, frame, config.max_tokens or max(positions, 1), body, positions, pictures)

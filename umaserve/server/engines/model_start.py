@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.kv_shape import KvKind
+from umaserve.models.projector import projector_of
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def start_message(config: Config, model: memory.ModelFile, role: str = "") -> m.
         without=tuple(config.without.split(",")) if config.without else (),
         speculate=config.speculate,
         draft_model=config.draft_model,
+        mmproj=projector_of(config.mmproj, model.path),
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
         core_dumps=config.core_dumps,

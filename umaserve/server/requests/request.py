@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
+from umaserve.eyes.seen import Seen
 from umaserve.metrics import quantile
 from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
 from umaserve.protocol.chat import size_of
@@ -29,6 +30,7 @@ from umaserve.wire import table as t
 
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
+    from umaserve.server.requests.conversations.eyes import Projector
     from umaserve.server.requests.meters.apps import App
 
 # of ``auto`` the engine's policy decides anew in every tick
@@ -113,6 +115,9 @@ class Request:
     leave: Callable[[], object] | None = None  # takes it out of what it waits in
     rendered: Rendered | None = None  # its conversation, by ``rendered_by``
     rendered_by: ChatModel | None = None
+    seen: dict[str, Seen] = field(default_factory=dict)  # its pictures, by markers in its messages
+    seen_by: Projector | None = None  # what encoded them
+    pictures: tuple[m.Picture, ...] = ()  # those that are in its prompt
     reply: Reply | None = None  # the message that its text makes, where that is wanted
     service: Any = None  # the `Service` of the model that it is for
     engine: EngineHandle | None = None

@@ -41,17 +41,18 @@ def submission(request: Request) -> m.Submit:
         program=request.program,
         weight=request.weight,
         auto=request.auto and not request.tokens,  # what has begun is being read
-        domain=_domain(request),
+        domain=domain_of(request),
         session=bool(message.session),
         shifts=message.context_shift,
         left=request.left,
+        pictures=request.pictures,
         speculate=message.speculate,
         sampling=request.sampling,
         constraint=_constraint(request),
     )
 
 
-def _domain(request: Request) -> str | None:
+def domain_of(request: Request) -> str | None:
     """Trust domain whose texts may share the request's prefixes; None: no text may."""
     message = request.message
     if not message.cache_prompt or message.deterministic or request.dropped:

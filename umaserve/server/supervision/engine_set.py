@@ -97,6 +97,11 @@ class EngineSet:
         return [engine for each in self.all for engine in each.engines]
 
     @property
+    def sees(self) -> bool:
+        """Whether a model may read pictures."""
+        return any(each.sees for each in self.all)
+
+    @property
     def positions(self) -> int:
         """Tokens that one session holds, as far as that is known, of the model that holds most."""
         return max(each.positions for each in self.all)
@@ -284,7 +289,7 @@ class EngineSet:
 def config_of(config: Config, settings: ModelSettings) -> Config:
     """Return the daemon's settings, with those that a model has of its own."""
     own: dict[str, Any] = {"model": settings.path}
-    for name in ("n_ctx", "n_seq", "draft_model"):
+    for name in ("n_ctx", "n_seq", "draft_model", "mmproj"):
         value = getattr(settings, name)
         if value is not None:
             own[name] = value

@@ -11,6 +11,7 @@ import trio
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.identity import ModelIdentity
+from umaserve.models.projector import projector_of
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
@@ -66,6 +67,7 @@ class ModelEngines(abc.ABC):
         self.is_changing = False  # a load or an unload runs
         self.is_stopping = False
         self._positions = 0
+        self._sees = bool(projector_of(self.config.mmproj, self.config.model))
 
     @property
     def current(self) -> EngineHandle | None:
@@ -80,6 +82,15 @@ class ModelEngines(abc.ABC):
             ready, most = engine.ready, engine.start.positions
             self._positions = most if ready is None else min(ready.n_positions, most)
         return self._positions
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model reads pictures, as far as that is known."""
+        engine = self.current
+        if engine is not None:
+            ready = engine.ready
+            self._sees = bool(engine.start.mmproj) if ready is None else not ready.why_no_eyes
+        return self._sees
 
     @abc.abstractmethod
     async def tend(self, engine: EngineHandle) -> None:

@@ -39,6 +39,8 @@ def model_of(engine: EngineHandle) -> dict[str, Any]:
         **{name: getattr(ready, name) for name in SAME_IN_READY},
         "name": ready.model_name,
         "chat_template": bool(ready.chat_template),
+        "vision": not ready.why_no_eyes,
+        "why_no_vision": ready.why_no_eyes,
         "note": plain_turns.NOTE if ready.is_base else "",
         "chat": _chat_state(engine),
         "speculate": engine.start.speculate,

@@ -77,7 +77,8 @@ def _about(model: dict[str, Any]) -> dict[str, Any]:
         "size": "model_bytes"
     }
     meta = {name: model[field] for name, field in names.items()}
-    return {"meta": {"n_ctx": context_of(model), **meta}}
+    reads = ["text", "image"] if model.get("vision") else ["text"]
+    return {"input_modalities": reads, "meta": {"n_ctx": context_of(model), **meta}}
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Conversations to prompts, and text to messages: questions to uma-chat."""
+"""Conversations to prompts, and text to messages: questions to uma-chat and uma-eyes."""

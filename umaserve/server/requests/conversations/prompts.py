@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from umaserve.chat.questions import Abilities, Rendered
-from umaserve.protocol import E_PROTO_005, ProtocolError
+from umaserve.protocol import E_PROTO_005, E_RUNTIME_001, ProtocolError
 from umaserve.protocol.chat import must_call
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.requests.conversations.eyes import Eyes
+from umaserve.server.requests.conversations.eyes import Outcome as EyesOutcome
 from umaserve.server.requests.conversations.layer import ChatLayer, Outcome, conversation
+from umaserve.server.requests.conversations.pictures import (
+    data_of,
+    is_of_another,
+    needs_look,
+    placed,
+    projector_for,
+    take,
+)
 from umaserve.server.requests.conversations.reply import Reply
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.request import Request
+from umaserve.server.requests.submission import domain_of
+
+OTHER_MODEL = "the model was changed after pictures were encoded for it; send the request again"
 
 NO_CALLS = (
     '"tool_choice" requires a call, and llama.cpp knows no calls of tools in this model\'s chat '
@@ -22,13 +35,17 @@ NO_CALLS = (
 
 
 class Prompts:
-    """``chat`` makes prompts, ``replies`` parses answers: no template makes an answer wait."""
+    """``chat`` makes prompts, ``replies`` parses answers: no template makes an answer wait.
+
+    ``eyes`` encodes pictures, before a prompt is made.
+    """
 
     def __init__(
         self, ends: Ends, log: Callable[..., None], reserve: Reserve | None = None
     ) -> None:
         self.chat = ChatLayer(log, reserve)
         self.replies = ChatLayer(log, reserve)
+        self.eyes = Eyes(log, reserve)
         self._ends = ends
         self._log = log
 
@@ -40,7 +57,16 @@ class Prompts:
         return request.rendered is None or request.rendered_by != engine.chat
 
     def make(self, request: Request, engine: EngineHandle, then: Callable[[Request], None]) -> None:
-        """Render a conversation; ``then`` is called once the request has its prompt."""
+        """Render a conversation; ``then`` is called once the request has its prompt.
+
+        It is called too when its pictures are encoded, and the prompt is still to be made.
+        """
+        if needs_look(request):
+            self._look(request, engine, then)
+            return
+        if is_of_another(request, engine):
+            self._ends.refuse([request], E_RUNTIME_001, OTHER_MODEL)
+            return
         assert request.message.messages is not None
         is_wanted = True
 
@@ -70,6 +96,36 @@ class Prompts:
         )
         request.service.room.wait_for_text(request, forget)
 
+    def _look(
+        self, request: Request, engine: EngineHandle, then: Callable[[Request], None]
+    ) -> None:
+        """Have its pictures encoded, or put in words at once where the model reads none."""
+        projector, data, is_wanted = projector_for(request, engine), data_of(request), True
+
+        def done(outcomes: Sequence[EyesOutcome]) -> None:
+            if not is_wanted:
+                return
+            request.stop_waiting()
+            try:
+                take(request, outcomes)
+                then(request)
+            except ProtocolError as error:
+                self._ends.refuse([request], error.code, error.message)
+            except Exception as error:
+                self._ends.broke(request, error)
+
+        def forget() -> None:
+            nonlocal is_wanted
+            is_wanted = False
+            drop()
+
+        if isinstance(projector, str):
+            done([projector] * len(data))
+            return
+        request.seen_by = projector
+        drop = self.eyes.put(projector, data, domain_of(request), request.lane, done)
+        request.service.room.wait_for_text(request, forget)
+
     def _take(self, request: Request, outcome: Outcome, engine: EngineHandle) -> bool:
         """Give a request its prompt; False where it was refused."""
         if isinstance(outcome, ProtocolError):
@@ -87,6 +143,7 @@ class Prompts:
         is_read = chat.parsed or chat.deltas and thinks
         if chat.bound and outcome.thoughts is None and not outcome.calls:
             is_read = False  # it is all content
+        outcome, request.pictures = placed(outcome, request.seen)
         request.take_rendered(outcome, self._reply(request, outcome) if is_read else None)
         return True
 

@@ -1,12 +1,26 @@
-// Files whose text goes with a question.
+// Files that go with a question: texts, and pictures.
 
 import { at, button, make } from "../dom.js";
 import { size } from "../format.js";
 
-const MOST_BYTES = 1e6;
+const MOST_BYTES = 1e6, MOST_OF_PICTURE = 16e6;
+const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/bmp", "image/webp"];
 let files = [];
 
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(new Error("cannot be read"));
+    reader.readAsDataURL(file);
+  });
+}
+
 async function read(file) {
+  if (PICTURES.includes(file.type)) {
+    if (file.size > MOST_OF_PICTURE) throw new Error(`is longer than ${size(MOST_OF_PICTURE)}`);
+    return { name: file.name, picture: await dataUrl(file), bytes: file.size };
+  }
   if (file.size > MOST_BYTES) throw new Error(`is longer than ${size(MOST_BYTES)}`);
   const bytes = await file.arrayBuffer();
   try {
@@ -16,8 +30,8 @@ async function read(file) {
   throw new Error("is not text");
 }
 
-export function chip({ name, text }) {
-  return make("span", { className: "chip" }, `${name}, ${size(new TextEncoder().encode(text).length)}`);
+export function chip({ name, text, bytes }) {
+  return make("span", { className: "chip" }, `${name}, ${size(bytes ?? new TextEncoder().encode(text).length)}`);
 }
 
 function show(refused = []) {

@@ -43,14 +43,18 @@ export function enter(chat, node) {
 const isAnswer = (node) => node.role === "assistant";
 const isEmpty = (node) => isAnswer(node) && !node.content && !node.calls?.length;
 
-// A file stands behind the words, between fences longer than any in it.
+// A text stands behind the words, between fences longer than any in it; a picture before them.
 function withFiles(node) {
-  const files = (node.files || []).map(({ name, text }) => {
+  const pictures = (node.files || []).filter((file) => file.picture);
+  const files = (node.files || []).filter((file) => !file.picture).map(({ name, text }) => {
     const longest = Math.max(2, ...(text.match(/`+/g) || []).map((run) => run.length));
     const fence = "`".repeat(longest + 1);
     return `${name}\n${fence}\n${text}\n${fence}`;
   });
-  return [node.content, ...files].filter(Boolean).join("\n\n");
+  const text = [node.content, ...files].filter(Boolean).join("\n\n");
+  if (!pictures.length) return text;
+  const parts = pictures.map(({ picture }) => ({ type: "image_url", image_url: { url: picture } }));
+  return text ? [...parts, { type: "text", text }] : parts;
 }
 
 function message(node) {

@@ -1,0 +1,149 @@
+"""uma-eyes by itself: files of pictures in, embeddings or words out, whatever the files are."""
+
+from __future__ import annotations
+
+import base64
+import random
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.support.pictures import ROWS, build_with_eyes, model_with_eyes, png
+from umaserve.eyes.seen import Seen, pseudo_tokens
+from umaserve.server.requests.conversations import eyes as front
+from umaserve.server.requests.conversations.eyes import Eyes, Outcome, Projector
+
+WIDTH = 128  # of the model
+
+
+@pytest.fixture(scope="module")
+def projector(tmp_path_factory: pytest.TempPathFactory) -> Projector:
+    folder = tmp_path_factory.mktemp("eyes")
+    model = model_with_eyes(folder)
+    program = str(build_with_eyes().eyes_program)
+    return Projector(program, model, str(folder / "mmproj-f32.gguf"), 1, WIDTH, 512)
+
+
+def photo() -> bytes:
+    """llama.cpp's own test picture."""
+    return (build_with_eyes().eyes_dir / "test-1.jpeg").read_bytes()
+
+
+def gif() -> bytes:
+    """One black pixel."""
+    head = b"GIF89a\x01\0\x01\0\x80\0\0\0\0\0\xff\xff\xff"
+    return head + b",\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;"
+
+
+def bmp(width: int = 4, height: int = 4) -> bytes:
+    data = bytes(width * height * 4)
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 32, 0, len(data), 0, 0, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54 + len(data), 0, 0, 54) + head + data
+
+
+def looked(
+    projector: Projector, files: Sequence[bytes], domain: str | None = "", times: int = 1
+) -> tuple[list[list[Outcome]], Eyes]:
+    """What comes of files of one conversation, asked so many times."""
+    found: list[list[Outcome]] = []
+    eyes = Eyes(lambda *_: None)
+
+    async def ask() -> None:
+        with trio.fail_after(300):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(eyes.run)
+                for _ in range(times):
+                    done = trio.Event()
+
+                    def take(outcomes: list[Outcome], done: trio.Event = done) -> None:
+                        found.append(outcomes)
+                        done.set()
+
+                    data = [base64.b64encode(file).decode() for file in files]
+                    eyes.put(projector, data, domain, 0, take)
+                    await done.wait()
+                nursery.cancel_scope.cancel()
+
+    trio.run(ask)
+    return found, eyes
+
+
+def test_every_format_is_encoded_once(projector: Projector) -> None:
+    files = [png(64, 48), png(1, 1), png(900, 3), photo(), gif(), bmp()]
+    (first, second), eyes = looked(projector, files, times=2)
+    for seen in first:
+        assert isinstance(seen, Seen), seen
+        assert seen.answer.rows == ROWS == sum(token < 0 for token in seen.tokens)
+        assert seen.n_bytes == 4 * WIDTH * ROWS and not Path(seen.path).exists(), "it has ended"
+    assert first == second and eyes.encoded == len(files)
+    assert len({tuple(seen.tokens) for seen in first if isinstance(seen, Seen)}) == len(files)
+
+
+def test_nobody_finds_the_pictures_of_another_domain(projector: Projector) -> None:
+    (first, second), eyes = looked(projector, [png(9, 9)], domain=None, times=2)
+    assert first != second and eyes.encoded == 2
+    assert isinstance(first[0], Seen) and isinstance(second[0], Seen)
+    assert first[0].tokens == second[0].tokens
+
+
+def test_pseudo_tokens_are_below_all_marks() -> None:
+    tokens = pseudo_tokens(b"x", 10_000)
+    assert max(tokens) <= -3 and min(tokens) >= -(2**31) and len(set(tokens)) > 9_990
+
+
+def test_damaged_files_cost_themselves_alone(projector: Projector) -> None:
+    """Three hundred of them; the program goes on or is replaced, and the next one is encoded."""
+    random.seed(3)
+    front_limit = front.MAX_PICTURES
+    files = []
+    while len(files) < 300:
+        data = bytearray(random.choice([png(64, 48), photo()[:20_000], photo(), gif(), bmp()]))
+        for _ in range(random.choice([1, 3, 30])):
+            data[random.randrange(min(len(data), 2_000))] = random.randrange(256)
+        files.append(bytes(data[: random.choice([len(data), len(data), len(data) // 2, 9])]))
+    for at in range(0, len(files), front_limit - 1):
+        (outcomes,), _ = looked(projector, [*files[at : at + front_limit - 1], png(8, 8)])
+        assert all(isinstance(each, Seen) or each for each in outcomes)
+        assert isinstance(outcomes[-1], Seen)
+
+
+def inflating(n_bytes: int) -> bytes:
+    """A PNG of a few pixels, whose data inflates to so many bytes."""
+    head = struct.pack(">IIBBBBB", 64, 48, 8, 2, 0, 0, 0)
+    body = zlib.compress(bytes(n_bytes), 9)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in ((b"IHDR", head), (b"IDAT", body), (b"IEND", b""))
+    )
+
+
+def test_lying_and_huge_files_are_refused_in_words(projector: Projector) -> None:
+    lies = png(64, 48)
+    wide = lies[:16] + struct.pack(">II", 10_000, 10_000) + lies[24:]
+    files = [wide, bmp(1, 1)[:18] + struct.pack("<ii", 50_000, 50_000) + bmp()[26:],
+             inflating(3 << 30), b"RIFF\0\0\0\0WEBPVP8 " + bytes(99), b"%PDF-1.7", b"\0",
+             bytes(17 << 20)]  # fmt: skip
+    (outcomes,), _ = looked(projector, [*files, lies])
+    assert [isinstance(each, str) for each in outcomes] == [True] * len(files) + [False], outcomes
+    assert "10000 x 10000 pixels" in str(outcomes[0]) and "16 MiB" in str(outcomes[6])
+
+
+def test_a_projector_of_another_model_is_told(projector: Projector) -> None:
+    (outcomes,), _ = looked(projector._replace(width=64), [png(8, 8)])
+    assert "is not for this model" in str(outcomes[0])
+    (outcomes,), _ = looked(projector._replace(path=projector.model), [png(8, 8)])
+    assert "projector" in str(outcomes[0])
+    (outcomes,), _ = looked(projector._replace(most_rows=8), [png(8, 8)])
+    assert "--n-ubatch 16" in str(outcomes[0])
+
+
+def test_what_takes_too_long_is_ended(
+    projector: Projector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "LOOK_S", 0.0)
+    (outcomes,), _ = looked(projector, [png(8, 8)])
+    assert "took more than" in str(outcomes[0])

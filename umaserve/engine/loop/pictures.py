@@ -1,0 +1,163 @@
+"""Pictures in prompts: embeddings in place of tokens, decoded between two ticks.
+
+A batch holds tokens or embeddings, never both.  So a chunk of a prompt ends before a picture, and
+no tick feeds the row until its embeddings are decoded here.  One step decodes a part of one row's
+picture, so that streams get a tick between two pictures.  In the row a picture is pseudo tokens,
+which the prefix cache compares like any others.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from umaserve.engine.cells import accounting as cells
+from umaserve.engine.model.thread_places import place_threads
+from umaserve.engine.native.status import DECODED
+from umaserve.engine.start.whole import Whole
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.states import AT_PICTURE
+
+from .beside import UNLIKE
+
+GONE = "the embeddings of its picture cannot be read: {}"
+
+
+class Placed(NamedTuple):
+    """A run of embeddings at positions [start, end) of a row."""
+
+    start: int
+    end: int
+    run: m.Run
+
+
+class Pictures:
+    """The rows with pictures; for the loop's thread, between ticks."""
+
+    def __init__(self, engine: Whole) -> None:
+        self._engine, self._table = engine, engine.table
+        self._ffi, self._lib = engine.loaded.library.ffi, engine.loaded.library.lib
+        self._placed: dict[int, list[Placed]] = {}  # by slot
+        self._n_embd = engine.loaded.model.n_embd_input
+
+    def arrive(self, slot: int, pictures: tuple[m.Picture, ...]) -> None:
+        """A request has got a row, whose tokens are there."""
+        self._placed.pop(slot, None)
+        if not pictures:
+            return
+        table = self._table
+        table.speculate[slot], table.shifts[slot] = 0, -1
+        tokens, at = table.tokens[slot, : int(table.n_tokens[slot])], 0
+        found = []
+        for run in (run for picture in pictures for run in picture.runs):
+            at += int(np.argmax(tokens[at:] < t.NOT_YET))
+            found.append(Placed(at, at + run.rows, run))
+            at += run.rows
+        self._placed[slot] = found
+        self._engine.drafts.domain[slot] = 0  # nobody drafts a picture
+
+    def has(self, slot: int) -> bool:
+        """Whether the row's prompt has pictures."""
+        return slot in self._placed
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a running row has a picture before it that is not decoded yet."""
+        state, past = self._table.state, self._table.n_past
+        return any(
+            state[slot] == t.RUNNING and past[slot] < placed[-1].end
+            for slot, placed in self._placed.items()
+        )
+
+    def step(self) -> bool:
+        """Decode a part of one picture, if a row stands at one; returns whether one does."""
+        table, aside = self._table, self._engine.state.aside
+        rows = []
+        for slot in self._placed:
+            if table.state[slot] == t.RUNNING:
+                stands = self._next(slot) is not None
+                aside[slot] = AT_PICTURE if stands else -1
+                rows += [slot] * stands
+        if not rows:
+            return False
+        slot = min(rows, key=lambda slot: (table.lane[slot], table.arrival[slot]))
+        placed = self._next(slot)
+        assert placed is not None
+        self._decode(slot, placed)
+        if table.state[slot] == t.RUNNING and self._next(slot) is None:
+            aside[slot] = -1
+        return True
+
+    def _next(self, slot: int) -> Placed | None:
+        """The run that a row's next token belongs to."""
+        past = int(self._table.n_past[slot])
+        return next((p for p in self._placed[slot] if p.start <= past < p.end), None)
+
+    def _decode(self, slot: int, placed: Placed) -> None:
+        engine, table, loaded = self._engine, self._table, self._engine.loaded
+        past, run, seq = int(table.n_past[slot]), placed.run, int(table.seq[slot])
+        if run.non_causal and past > placed.start:  # the prefix cache had a part of it
+            kept = placed.start if loaded.context.cut(seq, placed.start) else 0
+            table.n_past[slot] = kept
+            return
+        rows = placed.end - past
+        n = rows if run.non_causal else min(rows, loaded.n_ubatch)
+        try:
+            embeddings = self._read(run, past - placed.start, n)
+        except OSError as error:
+            text = GONE.format(error.strerror or error)
+            engine.control.send(m.Failed([int(table.serial[slot])], "E_RUNTIME_001", text))
+            engine.seats.end(slot, t.REASON_ERROR)
+            engine.control.wake()
+            return
+        header = table.header
+        table.in_tick[slot] = 1
+        header.tick_start_ns = header.heartbeat_ns = time.monotonic_ns()
+        header.busy = t.BUSY_DECODE
+        status = self._call(embeddings, seq, past, run.non_causal)
+        header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
+        engine.work.flight.unlike = UNLIKE  # libllama builds its next graph anew
+        if status != DECODED:
+            engine.decode_failed(status, np.array([slot]))
+            return
+        table.in_tick[slot] = 0
+        table.n_past[slot] = past + n
+        header.cells_used = cells.cells_used(table)
+
+    def _read(self, run: m.Run, first: int, n: int) -> np.ndarray:
+        """Embeddings [first, first + n) of a run.  Raises ``OSError``."""
+        size = self._n_embd * n
+        at = run.at + 4 * self._n_embd * first
+        found = np.fromfile(run.path, np.float32, size, offset=at)
+        if found.size != size:
+            raise OSError("the file is too short")
+        return found
+
+    def _call(self, embeddings: np.ndarray, seq: int, past: int, non_causal: bool) -> int:
+        """``llama_decode`` of embeddings at positions from ``past`` on; returns its status."""
+        loaded, ffi, n = self._engine.loaded, self._ffi, embeddings.size // self._n_embd
+        positions = np.arange(past, past + n, dtype=np.int32)
+        counts, seqs = np.ones(n, np.int32), np.full(n, seq, np.int32)
+        seq_ids = seqs.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
+        logits = np.zeros(n, np.int8)
+        batch = ffi.new("struct llama_batch *")
+        batch.n_tokens, batch.token = n, ffi.NULL
+        batch.embd = ffi.cast("float *", embeddings.ctypes.data)
+        batch.pos = ffi.cast("llama_pos *", positions.ctypes.data)
+        batch.n_seq_id = ffi.cast("int32_t *", counts.ctypes.data)
+        batch.seq_id = ffi.cast("llama_seq_id **", seq_ids.ctypes.data)
+        batch.logits = ffi.cast("int8_t *", logits.ctypes.data)
+        place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
+        context = loaded.context
+        if non_causal:
+            self._lib.llama_set_causal_attn(context.pointer, False)
+        try:
+            status = int(self._lib.uma_decode(context.pointer, batch))
+            context.synchronize()
+        finally:
+            if non_causal:
+                self._lib.llama_set_causal_attn(context.pointer, True)
+        return status

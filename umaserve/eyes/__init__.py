@@ -1,0 +1,1 @@
+"""Pictures to embeddings: the client half of uma-eyes."""

@@ -1,0 +1,118 @@
+"""Pictures of a conversation on their way into its prompt.
+
+They are encoded first, so that a picture that cannot be read is a sentence when the template runs.
+For all others the template gets markers, as in llama-server.  What stands for a picture then takes
+the marker's place among the tokens.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from umaserve.chat.questions import Rendered
+from umaserve.eyes.seen import Seen
+from umaserve.protocol.generate import refuse_unread
+from umaserve.protocol.history import (
+    ContentPart,
+    left_out,
+    marker_part,
+    pictures_of,
+    with_pictures,
+)
+from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.requests.conversations.eyes import Outcome, Projector
+from umaserve.server.requests.request import Request
+from umaserve.texts import path_of
+from umaserve.wire import messages as m
+
+APART = 'a request with "deterministic" reads text only'
+
+
+def needs_look(request: Request) -> bool:
+    """Whether its conversation has pictures that were not encoded yet."""
+    return request.message.messages is not None and bool(pictures_of(request.message.messages))
+
+
+def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
+    """What encodes the pictures of a request, or why they are left out."""
+    ready = engine.ready
+    assert ready is not None
+    if request.message.deterministic:
+        return APART
+    if ready.why_no_eyes:
+        return ready.why_no_eyes
+    return Projector(
+        path_of(ready.eyes_program), ready.model_path, engine.start.mmproj,
+        max(ready.n_threads_batch, 1), ready.n_embd_input, ready.n_ubatch,
+    )  # fmt: skip
+
+
+def data_of(request: Request) -> list[str]:
+    """The files of its pictures, in base64."""
+    return [part.data or "" for part in pictures_of(request.message.messages or ())]
+
+
+def take(request: Request, outcomes: Sequence[Outcome]) -> None:
+    """Put a marker or a sentence in place of each picture.  Raises ``ProtocolError``."""
+    message, left = request.message, list(outcomes)[::-1]
+    assert message.messages is not None
+    name, unread = secrets.token_hex(8), list(message.chat.unread)
+
+    def put(part: ContentPart) -> ContentPart:
+        outcome = left.pop()
+        if isinstance(outcome, str):
+            refuse_unread(message.chat, [part.type], outcome)
+            unread.append(part.type)
+            return left_out(part, outcome)
+        marker = f"<__media_{name}_{len(request.seen)}__>"
+        request.seen[marker] = outcome
+        return marker_part(marker)
+
+    messages = with_pictures(message.messages, put)
+    chat = msgspec.structs.replace(message.chat, unread=tuple(unread))
+    shifts = message.context_shift and not request.seen  # a shift would cut pictures in two
+    request.message = msgspec.structs.replace(
+        message, messages=messages, chat=chat, context_shift=shifts
+    )
+
+
+def is_of_another(request: Request, engine: EngineHandle) -> bool:
+    """Whether its pictures were encoded for another model than this engine's."""
+    by = request.seen_by
+    return by is not None and (by.model, by.path) != (engine.start.model_path, engine.start.mmproj)
+
+
+def placed(rendered: Rendered, seen: dict[str, Seen]) -> tuple[Rendered, tuple[m.Picture, ...]]:
+    """The prompt without markers, and the pictures that stood there."""
+    if not seen:
+        return rendered, ()
+    prompt, pictures, cuts, at = [], [], [], 0
+    for match in re.finditer("|".join(map(re.escape, seen)), rendered.prompt):
+        prompt.append(rendered.prompt[at : match.start()])
+        pictures.append(picture_of(seen[match[0]], sum(map(len, prompt))))
+        cuts.append((match.start(), match.end()))
+        at = match.end()
+    prompt.append(rendered.prompt[at:])
+
+    def moved(place: int) -> int:
+        return place - sum(min(end, place) - start for start, end in cuts if start < place)
+
+    plain = tuple((moved(start), moved(end)) for start, end in rendered.plain)
+    changed = msgspec.structs.replace(rendered, prompt="".join(prompt), plain=plain)
+    return changed, tuple(pictures)
+
+
+def picture_of(seen: Seen, at: int) -> m.Picture:
+    """A picture for the engine, in front of that character."""
+    runs, width = [], 4 * seen.answer.width
+    offset = 0
+    for run in seen.answer.runs:
+        if run.rows:
+            runs.append(m.Run(seen.path, offset, run.rows, run.non_causal))
+            offset += run.rows * width
+    return m.Picture(at, seen.tokens, tuple(runs))
+

@@ -83,6 +83,7 @@ setup-test: $(VENV)/.ready-test ## and what the tests, the benchmarks and the li
 llama: setup ## libllama and its binding (nothing to do when they are in the cache)
 	@$(BIN)/python build_llama.py --quiet --with-samplers
 	@$(BIN)/python -m umaserve.engine.start.compile
+	@$(BIN)/python build_llama.py --quiet --with-eyes || echo "uma-eyes was not built: models read no pictures"
 
 lock: setup ## pin the Python packages anew after a change of pyproject.toml (ARGS=--upgrade: newest)
 	@$(BIN)/python -m tools.lock $(ARGS)

@@ -1,6 +1,6 @@
 """Builds uma-eyes, which makes embeddings of pictures, from the source that libllama came from.
 
-Only on demand: it takes some minutes, and most models read text alone.
+On demand: it takes half a minute of two cores, and most models read text alone.
 """
 
 from __future__ import annotations

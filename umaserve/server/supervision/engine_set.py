@@ -193,20 +193,17 @@ class EngineSet:
     def _least_used(self, asker: ModelEngines) -> Supervisor | None:
         """Return the idle model that was used longest ago, relative to its time of loading."""
         idle = [
-            each
-            for each, settings in zip(self.all, self._settings, strict=True)
-            if each is not asker and not settings.pin and each.is_idle
-        ]
+            each for each in self.all
+            if each is not asker and not self.settings(each).pin and each.is_idle
+        ]  # fmt: skip
         now_s = time.monotonic()
         return max(idle, key=lambda each: _idleness(each, now_s), default=None)
 
     def _ttl_s(self, supervisor: Supervisor) -> float:
         """Seconds without a request after which a model leaves; 0 = never."""
-        settings = self._settings[supervisor.service.number]
-        if settings.pin:
-            return 0.0
-        if settings.ttl_s is not None:
-            return settings.ttl_s
+        settings = self.settings(supervisor)
+        if settings.pin or settings.ttl_s is not None:
+            return 0.0 if settings.pin else settings.ttl_s or 0.0
         idle_s = self.config.idle_unload_s
         return idle_s if idle_s >= 0 else (900.0 if len(self.all) > 1 else 0.0)
 
@@ -282,8 +279,7 @@ class EngineSet:
             path = model if os.path.isabs(model) else self.default.config.model
             return await self.default.changes.load(path, report)
         service.closed = None
-        engine = await self.engine(service)
-        return await wait_ready(engine, report)
+        return await wait_ready(await self.engine(service), report)
 
 
 def config_of(config: Config, settings: ModelSettings) -> Config:

@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.gateway import post
@@ -110,6 +111,30 @@ def test_the_next_turn_computes_little(daemon: DaemonProcess) -> None:
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     new = usage["prompt_tokens"] - first["usage"]["prompt_tokens"]
     assert usage["prompt_tokens"] - cached <= new + 16
+
+
+def test_the_next_daemon_encodes_and_computes_little(tmp_path: Path) -> None:
+    """With a folder for the cache, the projector is not even loaded for a picture that is known."""
+    settings: dict[str, Any] = {
+        "mmproj": of_bundled_model(tmp_path), "http": "127.0.0.1:0", "n_seq": 1,
+        "cache_dir": str(tmp_path / "cache"),
+    }  # fmt: skip
+    messages = [said("Look: " + "and again " * 30, picture(png(80, 40, 7)), "What is it?")]
+    with real(tmp_path, **settings) as daemon:
+        first = asked(daemon, messages)
+        assert eyes_of(daemon)
+    with real(tmp_path, **settings) as daemon:
+        again = asked(daemon, messages)
+        assert not eyes_of(daemon)
+    usage = again["usage"]
+    assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] <= 16
+    assert text_of(again) == text_of(first)
+
+
+def eyes_of(daemon: DaemonProcess) -> list[psutil.Process]:
+    """Processes of uma-eyes that a daemon has."""
+    children = psutil.Process(daemon.process.pid).children(recursive=True)
+    return [child for child in children if child.name() == "uma-eyes"]
 
 
 def test_a_file_that_is_no_picture_is_left_out_in_words(daemon: DaemonProcess) -> None:

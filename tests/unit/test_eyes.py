@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 import struct
 import zlib
@@ -13,7 +14,9 @@ import pytest
 import trio
 
 from tests.support.pictures import ROWS, build_with_eyes, model_with_eyes, png
-from umaserve.eyes.seen import Seen, pseudo_tokens
+from umaserve.eyes import seen as seen_module
+from umaserve.eyes.answers import Answer, RunOf
+from umaserve.eyes.seen import Seen, SeenPictures, pseudo_tokens
 from umaserve.server.requests.conversations import eyes as front
 from umaserve.server.requests.conversations.eyes import Eyes, Outcome, Projector
 
@@ -46,11 +49,14 @@ def bmp(width: int = 4, height: int = 4) -> bytes:
 
 
 def looked(
-    projector: Projector, files: Sequence[bytes], domain: str | None = "", times: int = 1
-) -> tuple[list[list[Outcome]], Eyes]:
+    projector: Projector, files: Sequence[bytes], domain: str | None = "", times: int = 1,
+    folder: Path | None = None,
+) -> tuple[list[list[Outcome]], Eyes]:  # fmt: skip
     """What comes of files of one conversation, asked so many times."""
     found: list[list[Outcome]] = []
     eyes = Eyes(lambda *_: None)
+    if folder is not None:
+        eyes.keep_in(str(folder))
 
     async def ask() -> None:
         with trio.fail_after(300):
@@ -81,6 +87,53 @@ def test_every_format_is_encoded_once(projector: Projector) -> None:
         assert seen.n_bytes == 4 * WIDTH * ROWS and not Path(seen.path).exists(), "it has ended"
     assert first == second and eyes.encoded == len(files)
     assert len({tuple(seen.tokens) for seen in first if isinstance(seen, Seen)}) == len(files)
+
+
+def test_the_next_daemon_encodes_nothing_again(projector: Projector, tmp_path: Path) -> None:
+    folder, files = tmp_path / "kept", [png(64, 48), png(9, 9)]
+    (first,), eyes = looked(projector, files, folder=folder)
+    assert eyes.encoded == 2 and folder.stat().st_mode & 0o777 == 0o700
+    (second,), eyes = looked(projector, files, folder=folder)
+    assert eyes.encoded == 0
+    for one, other in zip(first, second, strict=True):
+        assert isinstance(one, Seen) and isinstance(other, Seen)
+        assert one.tokens == other.tokens and one.answer == other.answer
+        embeddings = Path(other.path).read_bytes()[other.start :]
+        assert len(embeddings) == other.n_bytes == 4 * WIDTH * ROWS
+    (other_domain,), eyes = looked(projector, files[:1], domain="b", folder=folder)
+    assert eyes.encoded == 1 and isinstance(other_domain[0], Seen)
+    damaged = Path(second[0].path) if isinstance(second[0], Seen) else folder
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    _, eyes = looked(projector, files, folder=folder)
+    assert eyes.encoded == 1
+
+
+def test_kept_pictures_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were used longest ago go; neither one in use, nor a file of somebody else."""
+    monkeypatch.setattr(seen_module, "MOST_BYTES", 3000)
+    other = tmp_path / "thesis.txt"
+    other.write_bytes(b"t" * 5000)
+    pictures = SeenPictures(str(tmp_path))
+    answer = Answer(width=1, runs=(RunOf(rows=200),))
+    held = []
+    for n in range(6):
+        seen = pictures.add(bytes([n]) * 32, answer, b"d", memoryview(bytes(800)))
+        os.utime(seen.path, (n, n))
+        held += [seen] if n == 1 else []
+    left = {path.name[:2] for path in tmp_path.iterdir() if path != other}
+    assert left == {"01", "04", "05"} and other.exists()
+    assert pictures.get(b"\1" * 32, b"d") is held[0]
+
+
+def test_a_folder_that_others_may_change_keeps_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    pictures = SeenPictures(str(folder))
+    answer = Answer(width=1, runs=(RunOf(rows=200),))
+    seen = pictures.add(b"k" * 32, answer, b"d", memoryview(bytes(800)))
+    assert Path(seen.path).parent != folder and not list(folder.iterdir())
+    pictures.close()
 
 
 def test_nobody_finds_the_pictures_of_another_domain(projector: Projector) -> None:

@@ -97,6 +97,8 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         reserve = Reserve()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
         sessions = Sessions(*limits, meters, log, reserve, config.apps, config.n_seq)
+        if config.cache_dir != "off":
+            sessions.prompts.eyes.keep_in(os.path.join(config.cache_dir, "pictures"))
         models = EngineSet(config, sessions, meters, log, engine_command, reserve)
         daemon = Daemon(config, log, meters, sessions, models, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)

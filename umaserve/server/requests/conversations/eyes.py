@@ -70,9 +70,13 @@ class Eyes:
         self._jobs: deque[_Job] = deque()
         self._more = trio.Event()
         self._process: ChatProcess | None = None
-        self._loaded: tuple[Projector, bytes] | None = None  # by the process, and its identity
+        self._loaded: Projector | None = None  # by the process
         self._unusable: dict[Projector, str] = {}
         self.encoded = 0  # pictures so far
+
+    def keep_in(self, folder: str) -> None:
+        """Keep pictures in this folder, for the next daemon too; before any is encoded."""
+        self._seen = SeenPictures(folder)
 
     def put(
         self, projector: Projector, pictures: Sequence[str], domain: str | None, lane: int,
@@ -140,16 +144,15 @@ class Eyes:
         file = await trio.to_thread.run_sync(_decoded, given)
         if not file:
             return "its data is not in base64"
-        why = await self._load(job.projector)
-        if why or self._loaded is None or self._process is None:
-            return why
-        digest = hashlib.sha256(self._loaded[1] + hashlib.sha256(file).digest()).digest()
+        digest = hashlib.sha256(_identity(job.projector) + hashlib.sha256(file).digest()).digest()
         key = None
         if job.domain is not None:
             key = hashlib.sha256(digest + job.domain.encode()).digest()
-        seen = self._seen.get(key) if key is not None else None
-        if seen is not None and os.path.exists(seen.path):  # others tidy such folders
-            return seen
+            if (seen := await trio.to_thread.run_sync(self._seen.get, key, digest)) is not None:
+                return seen
+        why = await self._load(job.projector)
+        if why or self._process is None:
+            return why
         with trio.fail_after(LOOK_S):
             answer, embeddings = answer_of(await self._process.ask(file))
         if answer.refused:
@@ -162,18 +165,17 @@ class Eyes:
         if most > job.projector.most_rows and any(run.non_causal for run in answer.runs):
             return f"its {most} embeddings have to be computed at once: --n-ubatch {most}"
         self.encoded += 1
-        return self._seen.add(key, answer, digest, embeddings)
+        return await trio.to_thread.run_sync(self._seen.add, key, answer, digest, embeddings)
 
     async def _load(self, projector: Projector) -> str:
         """Have a process with that projector; returns why there is none."""
         process = self._process
         is_there = process is not None and process.alive and process.is_between
-        if is_there and self._loaded is not None and self._loaded[0] == projector:
+        if is_there and self._loaded == projector:
             return ""
         if projector in self._unusable:
             return self._unusable[projector]
         await self._end()
-        facts = os.stat(projector.path)
         with self._reserve.lent():
             self._process = process = ChatProcess(
                 projector.program, projector.model, projector.path, str(projector.threads),
@@ -197,14 +199,23 @@ class Eyes:
             self._unusable[projector] = why
             await self._end()
             return why
-        name = f"{projector.path}\0{facts.st_size}\0{facts.st_mtime_ns}\0{MAX_PIXELS}"
-        self._loaded = projector, hashlib.sha256(name.encode()).digest()
+        self._loaded = projector
         return ""
 
     async def _end(self) -> None:
         process, self._process, self._loaded = self._process, None, None
         if process is not None:
             await process.end()
+
+
+def _identity(projector: Projector) -> bytes:
+    """Return what tells a projector from others, by its file.  Raises ``OSError``."""
+    facts = os.stat(projector.path)
+    name = (
+        f"{projector.path}\0{facts.st_size}\0{facts.st_mtime_ns}\0{projector.most_rows}"
+        f"\0{projector.width}\0{MAX_PIXELS}"
+    )
+    return hashlib.sha256(name.encode()).digest()
 
 
 def _decoded(text: str) -> bytes:

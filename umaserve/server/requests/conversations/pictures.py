@@ -108,8 +108,7 @@ def placed(rendered: Rendered, seen: dict[str, Seen]) -> tuple[Rendered, tuple[m
 
 def picture_of(seen: Seen, at: int) -> m.Picture:
     """A picture for the engine, in front of that character."""
-    runs, width = [], 4 * seen.answer.width
-    offset = 0
+    runs, width, offset = [], 4 * seen.answer.width, seen.start
     for run in seen.answer.runs:
         if run.rows:
             runs.append(m.Run(seen.path, offset, run.rows, run.non_causal))

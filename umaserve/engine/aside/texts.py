@@ -9,7 +9,7 @@ def fitting(tokens: list[int], n_vocab: int, most: int, end: int) -> Checked:
     """(tokens, code, error): what is computed of ``tokens``, or why nothing is.
 
     A text with more than ``most`` tokens is cut in front of its last ``end`` tokens, which may be
-    those that end all texts; with an ``end`` of 0 it is refused.
+    those that end all texts.  With an ``end`` of 0 it is refused.
     """
     if max(tokens, default=0) >= n_vocab:
         return [], "E_PROTO_003", f"it names token {max(tokens)}; the vocabulary has {n_vocab}"

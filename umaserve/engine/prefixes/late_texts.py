@@ -25,7 +25,7 @@ EACH_S = 0.05  # between two pieces beside streams: the mean of ten tokens grows
 class Text:
     """``tokens`` that a sequence has, as a row leaves them.
 
-    ``n_prompt``: tokens that were not decoded one by one; ``lease``: how many times its cost it is
+    ``n_prompt``: tokens that were not decoded one by one.  ``lease``: how many times its cost it is
     worth; ``is_shared``: others may have it, so it may go to disk.
     """
 

@@ -1,7 +1,7 @@
 """Memory for copies of cells: pages of its own, touched ahead where a copy stops streams.
 
 A page that was never touched is cleared by the system first, and by the host of a virtual machine
-before that: an accelerator's cells then arrive at a fraction of the rate of the copy itself.
+before that.  An accelerator's cells then arrive at a fraction of the rate of the copy itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replacements of engines that died: at once, after a pause, or after somebody asks again.
 
 A dead engine that is still needed is replaced.  Where none can be started for the default model,
-that is tried for ever, after pauses that grow; only the very first failure ends the daemon.
+that is tried for ever, after pauses that grow.  Only the very first failure ends the daemon.
 Another model is tried again when it is asked for.
 """
 

@@ -80,6 +80,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
         daemon.limits = dict.fromkeys(("max_body_bytes", "max_frame_bytes"), 1 << 20)
         daemon.limits |= {"max_tokens": 512, "max_prompt_bytes": 65536, "n_ctx": 1024}
         daemon.limits |= {"idle_timeout_s": 300, "max_picture_bytes": 0}
+        daemon.limits["max_unsent_bytes"] = 1 << 20
         yield daemon
 
 

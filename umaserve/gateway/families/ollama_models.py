@@ -72,7 +72,7 @@ async def show(request: Request) -> Response:
 
 def _capabilities(model: dict[str, Any]) -> list[str]:
     if not model.get("generates", True):
-        return ["reranking"] if model["pooling"] == "rank" else ["embedding"]
+        return ["reranking"] if model.get("pooling") == "rank" else ["embedding"]
     chat, found = model.get("chat") or {}, ["completion"]
     has_template = model["chat_template"] and "error" not in chat
     if has_template and chat.get("supports_tools", True):

@@ -122,7 +122,9 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
 
     parts: Any = {
         "sessions": SimpleNamespace(rows=rows, submit=submit, live={}),
-        "models": SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64),
+        "models": SimpleNamespace(
+                reserve=Reserve(0), engines=[], current=None, positions=64, sees=False
+            ),
         "log": SaidLog(),
     }
     daemon = Daemon(Config(), meters=Meters(), owner=os.geteuid(), **parts)

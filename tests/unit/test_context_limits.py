@@ -19,13 +19,19 @@ MIB = 1024 * KIB
 )
 def test_limits_follow_the_context(positions: int, prompt: int, tokens: int) -> None:
     limits = limits_of(Config(), positions)
-    assert limits == (prompt, prompt + 64 * KIB, tokens, 32 * MIB, positions)
+    assert limits == (prompt, prompt + 64 * KIB, tokens, 32 * MIB, positions, 0)
+
+
+def test_pictures_come_in_frames_of_their_own_size() -> None:
+    plain, sees = limits_of(Config(), 2048), limits_of(Config(), 2048, sees=True)
+    assert sees.max_picture_bytes == sees.max_frame_bytes - plain.max_frame_bytes == 24 * MIB
+    assert sees.max_prompt_bytes == plain.max_prompt_bytes
 
 
 def test_what_was_set_holds_whatever_the_context() -> None:
     config = Config(max_prompt_bytes=100, max_frame_bytes=3000, max_tokens=7)
     for positions in (0, 1 << 20):
-        assert limits_of(config, positions) == (100, 3000, 7, 3000 + 64 * KIB, positions)
+        assert limits_of(config, positions) == (100, 3000, 7, 3000 + 64 * KIB, positions, 0)
     assert limits_of(Config(max_prompt_bytes=100), 1 << 20).max_frame_bytes == 100 + 64 * KIB
 
 

@@ -201,13 +201,14 @@ def test_more_requests_than_sequences_all_finish(idle):
 
 
 def test_when_the_cells_run_out_the_newest_wait_and_nothing_is_lost():
+    """Prompts go before streams, so that all of them run at once on a busy machine too."""
     settings = m.Sampling(temperature=0.0, ignore_eos=True)
-    with DrivenEngine(n_ctx=256, n_seq=6) as small:
-        serials = [small.submit(p, max_tokens=120, sampling=settings) for p in PROMPTS[:6]]
+    with DrivenEngine(n_ctx=256, n_seq=6, reading_ms=1000.0) as small:
+        serials = small.submit_together(list(PROMPTS[:6]), max_tokens=200, sampling=settings)
         for serial in serials:
             small.wait(serial, timeout=120)
             assert small.reason(serial) == t.REASON_LENGTH
-            assert len(small.generated(serial)) == 120
+            assert len(small.generated(serial)) == 200
         assert small.table.header.preemptions > 0
 
 

@@ -55,21 +55,8 @@ def ready_pages() -> None:
     copies.room_for = lambda loaded: copies.own_pages
 
 
-def one_state() -> None:
-    """All states that wait to be saved are copied between the same two ticks."""
-    from umaserve.engine.prefixes.prefixes import Prefixes
-
-    step = Prefixes.step
-
-    def all_states(self: Prefixes, at_once: bool, may_save: bool) -> list[int]:
-        self._saver.save_checkpoints(self._awaited, at_once=True)
-        return step(self, at_once, may_save)
-
-    Prefixes.step = all_states  # type: ignore[method-assign]
-
-
 ENGINE: tuple[Callable[[], None], ...] = (
-    ready_graph, meanwhile, team_rows, expectation, idle_work, ready_pages, one_state,
+    ready_graph, meanwhile, team_rows, expectation, idle_work, ready_pages,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 LOOKED_AT = 256 * 1024  # bytes of a file; a JPEG has its size behind what cameras write
 MAX_SIDE = 1 << 24
+_MOST_MARKERS = 256  # of a JPEG in front of its size, fill bytes among them
 _NO_SIZE = {0xC4, 0xC8, 0xCC}  # JPEG markers among those of frames that begin none
 
 
@@ -73,7 +74,9 @@ def _bmp(data: bytes) -> tuple[int, int]:
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
     at = 2
-    while _big(data, at, 1) == 0xFF:
+    for _ in range(_MOST_MARKERS):
+        if _big(data, at, 1) != 0xFF:
+            break
         marker = _big(data, at + 1, 1)
         if marker == 0xFF:  # fill
             at += 1

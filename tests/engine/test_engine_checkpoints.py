@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +12,7 @@ from tests.support.made_models import written
 from tests.support.oracle import Oracle
 from umaserve import llama
 from umaserve.cache.whole import NEAR
-from umaserve.engine.prefixes.checkpoints import Checkpoints
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 SHAPES = ["mamba-micro", "jamba-micro", "lfm2-micro", "gemma3-micro"]
 NEW = 12  # tokens of each turn
@@ -174,22 +169,3 @@ def test_states_and_marks_on_disk_are_known_to_the_next_engine(path, judge, end,
         file.write_bytes(content)
     with DrivenEngine(model=path, n_ctx=2048, n_seq=4, **kept) as engine:
         assert ask(engine, judge, prompt, "disk")[0] < len(prompt) - len(tail)
-
-
-def test_rows_that_are_not_asked_for_stay_at_their_stop():
-    """Beside a stream a state is copied between two ticks, and the next one a tick later."""
-    table, fd = t.SessionTable.create(t.TableSpec(2, 4096))
-    os.close(fd)
-    nothing: Any = SimpleNamespace(eog_ids=np.array([1], np.int32))
-    stops = Checkpoints(nothing, table, nothing, nothing, nothing)
-    for slot in (0, 1):
-        stops.begin(slot, np.full(3000, 7, np.int32), 0)
-        table.state[slot] = t.RUNNING
-        table.n_past[slot] = table.checkpoint[slot]
-    first = int(table.checkpoint[1])
-    assert first > 0
-    assert next(stops.reached()) == 0
-    assert table.checkpoint.tolist()[0] > table.checkpoint.tolist()[1] == first
-    assert list(stops.reached()) == [1]
-    assert table.checkpoint[1] > first
-    assert list(stops.reached()) == []

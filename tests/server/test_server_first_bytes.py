@@ -96,6 +96,11 @@ def test_a_client_that_left_before_it_was_taken(daemon: DaemonProcess) -> None:
         assert bytes(client.generate("after", max_tokens=3).tokens) == answer("after", 3)
 
 
+def served() -> SimpleNamespace:
+    """Models of which none is loaded."""
+    return SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64, sees=False)
+
+
 def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,9 +127,7 @@ def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(
 
     parts: Any = {
         "sessions": SimpleNamespace(rows=rows, submit=submit, live={}),
-        "models": SimpleNamespace(
-                reserve=Reserve(0), engines=[], current=None, positions=64, sees=False
-            ),
+        "models": served(),
         "log": SaidLog(),
     }
     daemon = Daemon(Config(), meters=Meters(), owner=os.geteuid(), **parts)

@@ -204,6 +204,22 @@ def test_what_is_refused_over_http(daemon: DaemonProcess, body: dict[str, Any]) 
     assert answer.status == 400 and answer.json["error"]["message"]
 
 
+def test_more_documents_than_a_frame_takes(daemon: DaemonProcess) -> None:
+    """A hundred of 1.5 KB, as a program sends that searches texts."""
+    documents = [f"Document {n}. " + "A long text about books. " * 60 for n in range(100)]
+    body = {"query": QUERY, "documents": documents, "truncate": True, "top_n": 7}
+    found = post(port_of(daemon), "/v1/rerank", body)
+    assert found.status == 200, found.body
+    results = found.json["results"]
+    scores = [each["relevance_score"] for each in results]
+    assert len(results) == 7 and scores == sorted(scores, reverse=True)
+    alone = post(port_of(daemon), "/v1/rerank", {
+        **body, "documents": [documents[each["index"]] for each in results],
+    })  # fmt: skip
+    again = sorted((each["relevance_score"] for each in alone.json["results"]), reverse=True)
+    assert again == pytest.approx(scores, abs=1e-3)
+
+
 def test_what_is_too_long_is_refused_or_cut_as_asked(daemon: DaemonProcess) -> None:
     port, body = port_of(daemon), {"model": "search", "input": "word " * 600}
     for route in ("/v1/embeddings", "/embedding"):

@@ -8,6 +8,7 @@ import struct
 
 import pytest
 
+from umaserve import picture_size
 from umaserve.picture_size import Size, size_of, size_of_base64
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 640, 480) + bytes(9)
@@ -49,3 +50,12 @@ def test_what_is_no_picture_has_no_size(text: str) -> None:
 def test_a_size_that_nobody_has_is_none() -> None:
     assert size_of(PNG[:16] + struct.pack(">II", 0, 480)) is None
     assert size_of(PNG[:16] + struct.pack(">II", 2**31, 480)) is None
+
+
+def test_a_header_of_fill_bytes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One picture costs a few hundred looks, however long its header is."""
+    looks = []
+    big = picture_size._big
+    monkeypatch.setattr(picture_size, "_big", lambda *what: looks.append(1) or big(*what))
+    assert size_of(b"\xff\xd8" + b"\xff" * 200_000) is None
+    assert len(looks) < 2_000

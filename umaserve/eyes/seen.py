@@ -5,6 +5,7 @@ A file has a checksum, what uma-eyes said, and the embeddings.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -88,7 +89,8 @@ class SeenPictures:
     ) -> Seen:
         """Keep a picture; ``key`` of None: for this request alone.  Raises ``OSError``."""
         if key is not None and self._keeps():
-            return self._write(key.hex(), answer, digest, embeddings)
+            with contextlib.suppress(OSError):  # a full disk, say
+                return self._write(key.hex(), answer, digest, embeddings)
         if not self._folder or not os.path.isdir(self._folder):
             _sweep()
             self._folder = tempfile.mkdtemp(prefix=f"{_NAME}{os.getuid()}-{os.getpid()}-")
@@ -116,8 +118,8 @@ class SeenPictures:
 
     def _read(self, name: str, digest: bytes) -> Seen | None:
         path = os.path.join(self._kept, name)
-        if path in self._in_use:
-            return self._in_use[path]
+        if (seen := self._in_use.get(path)) is not None:
+            return seen
         try:
             data = read_own(path, CHECKSUM + MOST_BYTES)
         except FileNotFoundError:

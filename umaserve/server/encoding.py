@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from umaserve.protocol import (
     E_LIMIT_001,
     E_LIMIT_003,
+    E_MODEL_001,
     E_PROTO_003,
     Embed,
     Overflow,
@@ -31,6 +32,7 @@ from umaserve.wire.messages import Embedded, Ready
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
+    from umaserve.server.engines.handle import EngineHandle
 
 GROUP_TEXTS, GROUP_BYTES = 64, 8192  # of a group at most; one text may be longer
 TOKEN_BYTES = 4
@@ -50,11 +52,11 @@ class Encoding:
     async def embed(self, connection: Connection, message: Embed) -> None:
         """Answer with a vector for each text.  Raises ``ProtocolError``."""
         program = program_asking(connection, message)
-        service, ready = await self._model(message, EMBED)
+        service, ready, path = await self._model(message, EMBED)
         self._refuse_large(ready.n_embd, message)
         vectors: list[Any] = []
         tokens, size = 0, 4 * ready.n_embd
-        async for answer in self._encoded(service, ready, program, message.inputs, message):
+        async for answer in self._encoded(service, path, program, message.inputs, message):
             found = answer.vectors
             parts = (found[at : at + size] for at in range(0, len(found), size))
             vectors += [in_json(each, message.base64) for each in parts]
@@ -66,9 +68,9 @@ class Encoding:
     async def rerank(self, connection: Connection, message: Rerank) -> None:
         """Answer with the documents' scores, the highest first.  Raises ``ProtocolError``."""
         program = program_asking(connection, message)
-        service, ready = await self._model(message, RERANK)
+        service, ready, path = await self._model(message, RERANK)
         scores, tokens = array("f"), 0
-        async for answer in self._encoded(service, ready, program, message.documents, message):
+        async for answer in self._encoded(service, path, program, message.documents, message):
             scores.frombytes(answer.vectors)
             tokens += answer.n_tokens
         best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
@@ -80,33 +82,36 @@ class Encoding:
         more = {"usage": usage, "model": service.label}
         connection.send(admin_event("ranking", message.id, results=results, **more))
 
-    async def _model(self, message: Embed | Rerank, role: str) -> tuple[Service, Ready]:
-        """The model that a message names, or the one of the role; once it is loaded."""
+    async def _model(self, message: Embed | Rerank, role: str) -> tuple[Service, Ready, str]:
+        """The model that a message names, or the role's, once it is loaded; and its path."""
         services = self._daemon.sessions.services
         service = services.find(message.model, role, message.key)
-        _, ready = await self._asking.ready_engine(service)
+        engine, ready = await self._asking.ready_engine(service)
         if why := why_not(service, ready, role, services):
             raise ProtocolError(E_PROTO_003, why)
-        return service, ready
+        return service, ready, engine.start.model_path
 
     async def _encoded(
         self,
         service: Service,
-        ready: Ready,
+        path: str,
         program: int,
         texts: Sequence[str | list[int]],
         message: Embed | Rerank,
     ) -> AsyncIterator[Embedded]:
         query = message.query if isinstance(message, Rerank) else None
+        _, ready = await self._asking.ready_engine(service)
         questions = self._of_generators if ready.generates else self._of_encoders
+        group: list[str | list[int]] = []
+
+        async def ask(engine: EngineHandle) -> Embedded | None:
+            if engine.start.model_path != path:  # vectors of two models would be mixed up
+                raise ProtocolError(E_MODEL_001, "the model was changed meanwhile; ask again")
+            return await engine.asked.embed(group, query, message.truncate)
+
         at = 0
         for group in _groups(texts, 1 if ready.generates else GROUP_TEXTS, len(query or "")):
-            answer = await self._asking.by_engine(
-                service,
-                questions,
-                program,
-                lambda engine, group=group: engine.asked.embed(group, query, message.truncate),  # type: ignore[misc]
-            )
+            answer = await self._asking.by_engine(service, questions, program, ask)
             if answer.error:
                 number = f"input {at + answer.at}: " if len(texts) > 1 else ""
                 is_long = answer.code == E_LIMIT_003

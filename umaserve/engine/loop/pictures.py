@@ -23,6 +23,7 @@ from umaserve.wire.states import AT_PICTURE
 
 from .beside import UNLIKE
 
+ROW_NS = 200_000_000  # that an embedding may take before an engine that computes seems to hang
 GONE = "the embeddings of its picture cannot be read: {}"
 
 
@@ -115,10 +116,13 @@ class Pictures:
             return
         header = table.header
         table.in_tick[slot] = 1
-        header.tick_start_ns = header.heartbeat_ns = time.monotonic_ns()
+        # it is no hang that a picture takes long
+        began_ns = time.monotonic_ns()
+        header.tick_start_ns = header.heartbeat_ns = began_ns + ROW_NS * n
         header.busy = t.BUSY_DECODE
         status = self._call(embeddings, seq, past, run.non_causal)
         header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
+        header.heartbeat_ns = time.monotonic_ns()
         engine.work.flight.unlike = UNLIKE  # libllama builds its next graph anew
         if status != DECODED:
             engine.decode_failed(status, np.array([slot]))

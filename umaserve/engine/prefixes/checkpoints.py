@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,19 +51,16 @@ class Checkpoints:
         """
         return max((at for at in self._stops.get(slot, ()) if at <= end), default=0)
 
-    def reached(self) -> Iterator[int]:
-        """Yield each row that has just stopped, and let it go on to its next stop.
-
-        Rows that are not asked for stay where they are.
-        """
-        table = self._table
+    def reached(self) -> list[int]:
+        """Return the rows that have just stopped, and let them go on to their next stop."""
+        table, found = self._table, []
         for slot in list(self._stops):
             at = int(table.checkpoint[slot])
             if at and table.n_past[slot] >= at and table.state[slot] == t.RUNNING:
-                is_there = table.n_past[slot] == at
+                if table.n_past[slot] == at:
+                    found.append(slot)
                 self._stop_next(slot)
-                if is_there:
-                    yield slot
+        return found
 
     def is_first(self, slot: int) -> bool:
         """Return whether the row stands at its first stop, which other texts may share."""

@@ -251,8 +251,7 @@ class Prefixes:
         if self._files.has_news:
             self._files.take()
             self.report.tell()
-        if self._saver.save_checkpoints(self._awaited, at_once):
-            return []
+        self._saver.save_checkpoints(self._awaited)
         filled = self._restorer.step(at_once)
         if at_once or filled is None:
             self._save(at_once, may_save)

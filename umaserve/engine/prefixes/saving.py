@@ -77,10 +77,10 @@ class Saver:
         is_left = n_tokens - self.saved.get(slot, 0) >= WORTH_A_COPY
         return is_left and self._save_piece(slot, n_tokens, other)
 
-    def save_checkpoints(self, awaited: dict[int, int], at_once: bool) -> bool:
-        """Save the state of a row that has stopped for it, or of all such rows ``at_once``.
+    def save_checkpoints(self, awaited: dict[int, int]) -> None:
+        """Save the states of rows that have stopped for it: all of them where no mark can be made.
 
-        All of it is saved where no mark can be made.  Return True where this was all for now.
+        None may wait for the next tick, which would take it past its stop.
         """
         table, stops = self._table, self.checkpoints
         for slot in stops.reached() if stops is not None else ():
@@ -93,9 +93,6 @@ class Saver:
             if needed or not stops.mark(slot, domain, lease):
                 self._save_one(slot)
             self._share.tell()
-            if not at_once:
-                return True
-        return False
 
     def _disturbs(self, slot: int, at_once: bool) -> bool:
         """Whether saving a background row would make streams later than their cap allows.

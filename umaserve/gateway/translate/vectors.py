@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from umaserve.gateway.daemon.link import ROLE, Link
-from umaserve.gateway.daemon.refusal import malformed, wrong
+from umaserve.gateway.daemon.refusal import Refusal, malformed, wrong
 from umaserve.gateway.translate.answering import link_of
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import content_of
@@ -50,7 +50,7 @@ async def vectors_of(
         # the first vector tells how long the model's are; in base64 four bytes are for three
         fit = max(min(link.max_unsent_bytes // (6 * n_embd + 16), AT_ONCE), 1)
         # the rest of a frame is for what JSON escapes
-        group = _first_group(inputs[len(found.rows) :], fit, link.max_frame_bytes // 2)
+        group = first_group(inputs[len(found.rows) :], fit, link.max_frame_bytes // 2)
         message = {"type": "embed", "input": group, "encoding_format": "base64"}
         answer = await link.ask({**message, "truncate": truncate}, None)
         rows = [_decoded(text) for text in answer["embeddings"]]
@@ -59,7 +59,8 @@ async def vectors_of(
             raise wrong("dimensions", f"be at most {n_embd}: the model's vectors have no more")
         found.rows.extend(_cut(row, wanted or n_embd) for row in rows)
         found = found._replace(
-            tokens=found.tokens + answer["usage"]["prompt_tokens"], model=answer["model"]
+            tokens=found.tokens + answer["usage"]["prompt_tokens"],
+            model=same_model(found.model, answer["model"]),
         )
     return found
 
@@ -95,7 +96,14 @@ async def _inputs(link: Link, prompts: list[dict[str, Any]]) -> list[str | list[
     return found
 
 
-def _first_group(inputs: list[Any], size: int, most_bytes: int) -> list[Any]:
+def same_model(before: str, now: str) -> str:
+    """Return the model's name.  Raises ``Refusal`` where another one has answered ``before``."""
+    if before not in ("", now):
+        raise Refusal(503, "model_changed", "the model was changed meanwhile; ask again")
+    return now
+
+
+def first_group(inputs: list[Any], size: int, most_bytes: int) -> list[Any]:
     """Return at most ``size`` of the first inputs; several have at most ``most_bytes`` together."""
     group: list[Any] = []
     held = 0

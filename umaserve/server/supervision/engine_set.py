@@ -73,6 +73,7 @@ class EngineSet:
                 sessions.services.know(sessions.services.default, name)
             else:
                 self._add(sessions.services.add(name), settings)
+        self._several = len(self.all) > 1  # whatever is asked for later
 
     def _add(self, service: Service, settings: ModelSettings) -> None:
         service.given_role = settings.role
@@ -201,11 +202,11 @@ class EngineSet:
 
     def _ttl_s(self, supervisor: Supervisor) -> float:
         """Seconds without a request after which a model leaves; 0 = never."""
-        settings = self.settings(supervisor)
+        settings, idle_s = self.settings(supervisor), self.config.idle_unload_s
         if settings.pin or settings.ttl_s is not None:
             return 0.0 if settings.pin else settings.ttl_s or 0.0
-        idle_s = self.config.idle_unload_s
-        return idle_s if idle_s >= 0 else (900.0 if len(self.all) > 1 else 0.0)
+        leaves = self._several or supervisor.service.number != DEFAULT
+        return idle_s if idle_s >= 0 else 900.0 * leaves
 
     async def _let_idle_ones_leave(self) -> None:
         while True:
@@ -241,8 +242,7 @@ class EngineSet:
             if each.config.model == path:
                 services.know(each.service, name)
                 return each.service
-        service = services.add(name)
-        self._add(service, ModelSettings(path))
+        self._add(service := services.add(name), ModelSettings(path))
         self.all[-1].attach(self._nursery)
         self._nursery.start_soon(self.all[-1].learn_role)
         self._log("info", f"{name} is asked for: {path}")

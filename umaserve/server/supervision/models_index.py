@@ -29,7 +29,8 @@ class ModelsIndex:
     async def read(self) -> None:
         """Look into the folders of all tools, in a thread."""
         self._read_s = time.monotonic()
-        with contextlib.suppress(GGUFError):  # the folders do not answer
+        # the folders do not answer, or may not be read, or there is no home
+        with contextlib.suppress(GGUFError, OSError, RuntimeError):
             self.paths = await ask_file(_paths_of, self._model_dir)
 
 

@@ -24,11 +24,12 @@ from umaserve.eyes.seen import Seen, SeenPictures
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.log.lines import trace
 
-NICE = 19  # the engine's threads wait for each other: none may lose its core to this
+NICE = 10  # the engine's threads wait for each other: none may lose its core to this
 MAX_PIXELS = 40_000_000  # 8K screens have 33 million
 MAX_FILE_BYTES = 16 << 20
 MAX_PICTURES = 64  # of one conversation
-LOAD_S, LOOK_S = 120.0, 60.0  # limits of time
+LOAD_S, LOOK_S = 300.0, 300.0  # limits of time, on a machine whose cores others have
+IDLE_S = 600.0  # without a picture, after which the process ends
 MAX_ANSWER_BYTES = 256 << 20
 
 Outcome = Seen | str  # the picture, or why there is none
@@ -59,6 +60,10 @@ class _Job:
     done: Done
     found: list[Outcome] = field(default_factory=list)
 
+    @property
+    def asker(self) -> str:
+        return self.domain or ""
+
 
 class Eyes:
     """The front's end of uma-eyes.  ``run`` is its whole life; the rest never blocks."""
@@ -71,7 +76,8 @@ class Eyes:
         self._more = trio.Event()
         self._process: ChatProcess | None = None
         self._loaded: Projector | None = None  # by the process
-        self._unusable: dict[Projector, str] = {}
+        self._unusable: dict[tuple[Projector, bytes], str] = {}  # by projector and its identity
+        self._turns: dict[str, int] = {}  # by domain: pictures looked at since there was no job
         self.encoded = 0  # pictures so far
 
     def keep_in(self, folder: str) -> None:
@@ -87,6 +93,9 @@ class Eyes:
         ``domain``: who may share them; None: nobody.
         """
         job = _Job(projector, pictures, domain, lane, done)
+        if not self._jobs:
+            self._turns.clear()
+        self._turns.setdefault(job.asker, min(self._turns.values(), default=0))
         self._jobs.append(job)
         self._more.set()
 
@@ -100,11 +109,16 @@ class Eyes:
         """Encode until cancelled; the process and the files end with this."""
         try:
             while True:
-                await self._more.wait()
+                with trio.move_on_after(IDLE_S):
+                    await self._more.wait()
+                if not self._more.is_set():
+                    await self._end()  # its memory is for others now
+                    await self._more.wait()
                 self._more = trio.Event()
                 while self._jobs:
-                    # in turns, so that many pictures of one hold up nobody with few
-                    job = min(self._jobs, key=lambda job: (job.lane, len(job.found)))
+                    # domains take turns, so that many pictures of one hold up nobody with few
+                    job = min(self._jobs, key=lambda job: (job.lane, self._turns[job.asker]))
+                    self._turns[job.asker] += 1
                     job.found.append(await self._look(job, len(job.found)))
                     if len(job.found) < len(job.pictures) or job not in self._jobs:
                         continue
@@ -173,8 +187,9 @@ class Eyes:
         is_there = process is not None and process.alive and process.is_between
         if is_there and self._loaded == projector:
             return ""
-        if projector in self._unusable:
-            return self._unusable[projector]
+        known = projector, _identity(projector)
+        if known in self._unusable:
+            return self._unusable[known]
         await self._end()
         with self._reserve.lent():
             self._process = process = ChatProcess(
@@ -196,7 +211,7 @@ class Eyes:
             )
         if why:
             self._log("warn", f"pictures are left out: {why}")
-            self._unusable[projector] = why
+            self._unusable[known] = why
             await self._end()
             return why
         self._loaded = projector

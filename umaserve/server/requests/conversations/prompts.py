@@ -54,7 +54,9 @@ class Prompts:
         """Whether the conversation has not been rendered by this model's template yet."""
         if request.message.messages is None or request.prompt_ids is not None:
             return False
-        return request.rendered is None or request.rendered_by != engine.chat
+        if request.rendered is None or request.rendered_by != engine.chat:
+            return True
+        return is_of_another(request, engine)
 
     def make(self, request: Request, engine: EngineHandle, then: Callable[[Request], None]) -> None:
         """Render a conversation; ``then`` is called once the request has its prompt.

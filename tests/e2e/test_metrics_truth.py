@@ -199,11 +199,11 @@ def test_the_page_names_every_metric(run: Any) -> None:
         if line.startswith("| `"):
             named |= set(re.findall(r"`([\w.]+)`", line.split("|")[1]))
     live = set(run[3])
-    programs = run[3]["apps"].values()
-    fields = {name for program in programs for name in program}
+    objects = [*run[3]["apps"].values(), *run[3]["models"].values()]
+    fields = {name for each in objects for name in each}
     assert fields and fields <= named
     named -= fields - live
-    named |= {"apps"} if "`apps` is an object" in page else set()
+    named |= {name for name in ("apps", "models") if f"`{name}` is an object" in page}
     lanes = {name for name in live if "." in name}
     assert named - live == set()
     assert live - lanes - named == set()

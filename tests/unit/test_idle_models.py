@@ -30,13 +30,15 @@ class Model:
 
 
 def left_by(
-    monkeypatch: pytest.MonkeyPatch, settings: list[ModelSettings], until_s: float, **config: Any
-) -> list[Model]:
-    """Models after so many seconds in which nobody asked for one."""
+    monkeypatch: pytest.MonkeyPatch, settings: list[ModelSettings], until_s: float,
+    configured: int = 2, **config: Any,
+) -> list[Model]:  # fmt: skip
+    """Models after so many seconds in which nobody asked for one; ``configured`` at the start."""
     models = [Model(number) for number in range(len(settings))]
     these = object.__new__(EngineSet)
     these.config = Config(**config)
     these.all, these._settings = models, settings  # type: ignore[assignment]
+    these._several = min(configured, len(models)) > 1
     these._log = lambda *_: None
 
     async def run() -> None:
@@ -78,3 +80,10 @@ def test_what_is_set_goes_first_and_a_pinned_model_stays(monkeypatch: pytest.Mon
     assert all(not each.slept_at for each in never)
     (only,) = left_by(monkeypatch, [PLAIN], 5000.0, idle_unload_s=60.0)
     assert only.slept_at == [60.0]
+
+
+def test_the_only_configured_model_stays_whatever_else_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, asked_for = left_by(monkeypatch, [PLAIN, PLAIN], 2000.0, configured=1)
+    assert not first.slept_at and len(asked_for.slept_at) == 1

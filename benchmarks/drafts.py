@@ -43,7 +43,7 @@ from benchmarks.machine import ratio, spread
 from benchmarks.models import model_path
 from benchmarks.names import OURS, THEIRS
 from benchmarks.repeated_texts import Text
-from benchmarks.report import number, table
+from benchmarks.report import around, table
 from benchmarks.setting import LARGE, Recorder, Setting, parser, setting
 from benchmarks.sides import ServerSetting, Side, Theirs, ours, quiet_death, settle
 from benchmarks.timeline import Phase, Session, percentile
@@ -285,7 +285,7 @@ def main() -> None:
     found.label += "-chain" * options.chain
     result, recorder = measure(found, texts)
     recorder.name = options.name or recorder.name
-    print(table(*draft_tables.page({recorder.name: result}, number)))
+    print(table(*draft_tables.whole(result, around)))
     print("written to", recorder.save(result, plot=False).name)
 
 

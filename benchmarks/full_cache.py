@@ -23,7 +23,7 @@ from benchmarks import cache_tables, machine, mixed, storm
 from benchmarks.daemon import Client
 from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS
-from benchmarks.report import number, table
+from benchmarks.report import around, table
 from benchmarks.setting import Recorder, Series, Setting, parser, setting
 from benchmarks.sides import Ours, ServerSetting, ours, quiet_death
 from benchmarks.turns import say
@@ -134,8 +134,7 @@ def main() -> None:
     options = options_parser().parse_args()
     found = setting(options)
     result = measure(found, options)
-    head, rows = cache_tables.full_page({f"full_cache-{found.label}": result}, number)
-    print(table(head, rows))
+    print(table(*cache_tables.full_whole(result, around)))
     print("written to", machine.save(options.name or f"full_cache-{found.label}", result).name)
 
 

@@ -1,11 +1,13 @@
 """What a stream of one model gets beside another model that computes prompts.
 
     python -m benchmarks.two_models --model A.gguf --other B.gguf
+    python -m benchmarks.two_models --model A.gguf --other EMBEDDER.gguf --texts 64
 
 One daemon has both.  Stretches where the other model is idle and stretches where it is asked for
-prompts without a pause take turns, and so do stretches of the other model alone.  The figures are
-the stream's times between tokens beside over alone, and the other model's prompts a second beside
-over alone: the median of the rounds, and the least and the most.
+prompts without a pause take turns, and so do stretches of the other model alone.  With ``--texts``
+it is asked for embeddings of that many short texts at a time.  The figures are the stream's times
+between tokens beside over alone, and the other model's requests a second beside over alone: the
+median of the rounds, and the least and the most.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def options_parser() -> argparse.ArgumentParser:
     out.add_argument("--model", required=True, help="the file of the model that streams")
     out.add_argument("--other", required=True, help="the file of the model that gets prompts")
     out.add_argument("--words", type=int, default=1200, help="of such a prompt")
+    out.add_argument("--texts", type=int, default=0, help="of a request for embeddings; 0: prompts")
     out.add_argument("--seconds", type=float, default=6.0, help="of a stretch")
     out.add_argument("--rounds", type=int, default=3)
     out.add_argument("--out", type=Path, help="where the figures go as JSON")
@@ -100,6 +103,20 @@ class Prompts(Work):
         self.times.append(time.perf_counter())
 
 
+class Texts(Work):
+    """Requests for embeddings without a pause; ``times`` are those of their answers."""
+
+    def __init__(self, path: str, model: str, texts: int) -> None:
+        super().__init__(path, model)
+        self._texts = texts
+
+    def ask(self, client: Client) -> None:
+        sizes = [random.randint(5, 20) for _ in range(self._texts)]
+        texts = [" ".join(random.choices(WORDS, k=size)) for size in sizes]
+        client.embed(texts, model=self.model)
+        self.times.append(time.perf_counter())
+
+
 def gaps_ms(times: list[float]) -> list[float]:
     return [1e3 * (b - a) for a, b in zip(times, times[1:], strict=False)] or [0.0]
 
@@ -126,17 +143,22 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 work.times.clear()
             time.sleep(options.seconds)
 
+        def other() -> Work:
+            if options.texts:
+                return Texts(daemon.path, name, options.texts)
+            return Prompts(daemon.path, name, options.words)
+
         with Client(daemon.path, timeout=600) as client:  # both are loaded, and warm
-            client.complete("warm " * 300, model=name, max_tokens=4)
+            other().ask(client)
         for number in range(options.rounds):
             with Stream(daemon.path, main) as stream:
                 stretch(stream)
                 alone = figures_of(gaps_ms(stream.times))
-                with Prompts(daemon.path, name, options.words) as prompts:
+                with other() as prompts:
                     stretch(stream, prompts)
                     beside = figures_of(gaps_ms(stream.times))
                     beside["prompts"] = len(prompts.times)
-            with Prompts(daemon.path, name, options.words) as prompts:
+            with other() as prompts:
                 stretch(prompts)
                 alone["prompts"] = len(prompts.times)
             rounds.append({"alone": alone, "beside": beside})
@@ -154,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
         "mean between tokens, beside over alone": ratio("mean_ms"),
         "p95 between tokens, beside over alone": ratio("p95_ms"),
         "longest ms beside": sorted(each["beside"]["longest_ms"] for each in rounds),
-        "prompts of the other model, beside over alone": ratio("prompts"),
+        "requests of the other model, beside over alone": ratio("prompts"),
     }
     for words, values in shown.items():
         print(f"{words}: {statistics.median(values):.2f} ({values[0]:.2f} to {values[-1]:.2f})")

@@ -22,7 +22,7 @@ import trio
 from benchmarks import cache_tables, machine
 from benchmarks.cache_traces import Answer, Asker, Ids, Words, over_socket, talk, turn
 from benchmarks.machine import ratio, spread
-from benchmarks.report import number, table
+from benchmarks.report import around, table
 from benchmarks.setting import Setting, parser, setting
 from benchmarks.sides import Ours, ServerSetting, ours, quiet_death, settle
 from benchmarks.turns import say
@@ -113,7 +113,7 @@ def main() -> None:
     ) as side:  # fmt: skip
         result = measure(found, side, options)
     name = options.name or f"working_set-{found.label}"
-    print(table(*cache_tables.working_page({name: result}, number)))
+    print(table(*cache_tables.working_whole(result, around)))
     print("written to", machine.save(name, result).name)
 
 

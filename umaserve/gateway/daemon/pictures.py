@@ -35,19 +35,21 @@ def fitting(message: dict[str, Any], most_bytes: int) -> dict[str, Any]:
 
 def _contents(message: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
     """Contents with data of pictures and the numbers of their messages, the newest first."""
-    messages = message.get("messages") or ()
+    messages = message.get("messages")
+    if not isinstance(messages, list):  # the daemon says what it is to be
+        return
     for at in range(len(messages) - 1, -1, -1):
-        content = messages[at].get("content")
+        content = messages[at].get("content") if isinstance(messages[at], dict) else None
         if isinstance(content, list) and any(_data_of(part) is not None for part in content):
             yield at, content
 
 
-def _data_of(part: dict[str, Any]) -> str | None:
-    data = part.get("data")
+def _data_of(part: Any) -> str | None:
+    data = part.get("data") if isinstance(part, dict) else None
     return data if isinstance(data, str) else None
 
 
 def _without_data(part: dict[str, Any], data: str, most_bytes: int) -> dict[str, Any]:
     size = size_of_base64(data)
     why = TOO_MANY.format(most_bytes >> 20)
-    return {"type": part["type"], "why": why, **({"size": size} if size else {})}
+    return {"type": part.get("type"), "why": why, **({"size": size} if size else {})}

@@ -164,10 +164,13 @@ def _encode(
 ) -> int:
     """Serve a model that makes vectors of texts, and nothing else."""
     from .loop.encoder import Encoder
+    from .native.niceness import LAST, stand_back
     from .model.boot import describe
     from .model.loaded import CannotLoad
 
     control.send(m.LoadProgress(1.0, "warmup"))
+    if loaded.on_processor:
+        stand_back(LAST)  # nobody reads vectors: streams of other models go first
     encoder = Encoder(start, loaded, table, control)
     try:
         encoder.warm_up()

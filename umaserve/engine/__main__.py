@@ -164,9 +164,9 @@ def _encode(
 ) -> int:
     """Serve a model that makes vectors of texts, and nothing else."""
     from .loop.encoder import Encoder
-    from .native.niceness import LAST, stand_back
     from .model.boot import describe
     from .model.loaded import CannotLoad
+    from .native.niceness import LAST, stand_back
 
     control.send(m.LoadProgress(1.0, "warmup"))
     if loaded.on_processor:

@@ -166,11 +166,8 @@ def _encode(
     from .loop.encoder import Encoder
     from .model.boot import describe
     from .model.loaded import CannotLoad
-    from .native.niceness import LAST, stand_back
 
     control.send(m.LoadProgress(1.0, "warmup"))
-    if loaded.on_processor:
-        stand_back(LAST)  # nobody reads vectors: streams of other models go first
     encoder = Encoder(start, loaded, table, control)
     try:
         encoder.warm_up()

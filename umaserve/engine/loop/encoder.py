@@ -22,6 +22,7 @@ from umaserve.engine.model.loaded import CannotLoad
 from umaserve.engine.model.pooling import RANK
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import Batch
+from umaserve.engine.native.niceness import LAST, stand_back
 from umaserve.llama.ranking import RankPrompt
 from umaserve.llama.specials import Specials
 from umaserve.wire import messages as m
@@ -59,6 +60,8 @@ class Encoder:
     def __init__(
         self, start: m.Start, loaded: Loaded, table: t.SessionTable, control: Control
     ) -> None:
+        if loaded.on_processor:
+            stand_back(LAST)  # nobody reads vectors: streams of other models go first
         self._loaded, self._table, self._control = loaded, table, control
         self._batch = Batch(loaded.library.ffi, loaded.n_batch, 1)
         ranks = RankPrompt(loaded.model) if loaded.pooling == RANK else None

@@ -17,7 +17,7 @@ from umaserve.wire import table as t
 
 TEXT = "".join(f"def function_{i}(value):\n    return value + {i}\n\n\n" for i in range(6))
 ENDLESS = m.Sampling(temperature=0.0, ignore_eos=True)
-FEW = 16  # tokens that are computed again rather than copied, each time
+FEW = 8  # tokens that are computed again rather than copied, each time
 SCOPE = "everybody"
 
 

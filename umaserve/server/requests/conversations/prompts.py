@@ -70,63 +70,68 @@ class Prompts:
             self._ends.refuse([request], E_RUNTIME_001, OTHER_MODEL)
             return
         assert request.message.messages is not None
-        is_wanted = True
-
-        def done(outcome: Outcome) -> None:
-            if not is_wanted:
-                return
-            request.stop_waiting()
-            try:
-                if self._take(request, outcome, engine):
-                    then(request)
-            except Exception as error:
-                self._ends.broke(request, error)
-
-        def forget() -> None:
-            nonlocal is_wanted
-            is_wanted = False
-            drop()
-
         request.rendered, request.rendered_by = None, engine.chat
-        drop = self.chat.put(
-            engine.chat,
-            conversation(request.message.messages, request.message.chat),
-            Rendered,
-            done,
-            lane=request.lane,
-            asker=request.asker,
-        )
-        request.service.room.wait_for_text(request, forget)
+        asked = conversation(request.message.messages, request.message.chat)
+
+        def use(outcome: Outcome) -> None:
+            if self._take(request, outcome, engine):
+                then(request)
+
+        self._wait(request, use, lambda done: self.chat.put(
+            engine.chat, asked, Rendered, done, lane=request.lane, asker=request.asker
+        ))  # fmt: skip
 
     def _look(
         self, request: Request, engine: EngineHandle, then: Callable[[Request], None]
     ) -> None:
         """Have its pictures encoded, or put in words at once where the model reads none."""
-        projector, data, is_wanted = projector_for(request, engine), data_of(request), True
+        projector, data = projector_for(request, engine), data_of(request)
 
-        def done(outcomes: Sequence[EyesOutcome]) -> None:
-            if not is_wanted:
-                return
-            request.stop_waiting()
+        def use(outcomes: Sequence[EyesOutcome]) -> None:
             try:
                 take(request, outcomes)
                 then(request)
             except ProtocolError as error:
                 self._ends.refuse([request], error.code, error.message)
-            except Exception as error:
-                self._ends.broke(request, error)
+
+        if isinstance(projector, str):
+            self._use(request, use, [projector] * len(data))
+            return
+        request.seen_by = projector
+        self._wait(request, use, lambda done: self.eyes.put(
+            projector, data, domain_of(request), request.lane, done
+        ))  # fmt: skip
+
+    def _wait(
+        self,
+        request: Request,
+        use: Callable[[Any], None],
+        put: Callable[[Callable[[Any], None]], Callable[[], None]],
+    ) -> None:
+        """Have a request wait for an outcome, which ``use`` gets unless the request has gone.
+
+        ``put`` asks for the outcome; what it returns forgets the question.
+        """
+        is_wanted = True
+
+        def done(outcome: Any) -> None:
+            if is_wanted:
+                self._use(request, use, outcome)
 
         def forget() -> None:
             nonlocal is_wanted
             is_wanted = False
             drop()
 
-        if isinstance(projector, str):
-            done([projector] * len(data))
-            return
-        request.seen_by = projector
-        drop = self.eyes.put(projector, data, domain_of(request), request.lane, done)
+        drop = put(done)
         request.service.room.wait_for_text(request, forget)
+
+    def _use(self, request: Request, use: Callable[[Any], None], outcome: Any) -> None:
+        request.stop_waiting()
+        try:
+            use(outcome)
+        except Exception as error:
+            self._ends.broke(request, error)
 
     def _take(self, request: Request, outcome: Outcome, engine: EngineHandle) -> bool:
         """Give a request its prompt; False where it was refused."""

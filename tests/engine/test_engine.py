@@ -200,16 +200,16 @@ def test_more_requests_than_sequences_all_finish(idle):
         idle.release(serial)
 
 
-def test_when_the_cells_run_out_the_newest_wait_and_nothing_is_lost():
+def test_when_the_cells_run_out_the_newest_wait_and_nothing_is_lost(start_anew):
     """Prompts go before streams, so that all of them run at once on a busy machine too."""
     settings = m.Sampling(temperature=0.0, ignore_eos=True)
-    with DrivenEngine(n_ctx=256, n_seq=6, reading_ms=1000.0) as small:
-        serials = small.submit_together(list(PROMPTS[:6]), max_tokens=200, sampling=settings)
-        for serial in serials:
-            small.wait(serial, timeout=120)
-            assert small.reason(serial) == t.REASON_LENGTH
-            assert len(small.generated(serial)) == 200
-        assert small.table.header.preemptions > 0
+    small = start_anew(n_ctx=256, n_seq=6, reading_ms=1000.0)
+    serials = small.submit_together(list(PROMPTS[:6]), max_tokens=200, sampling=settings)
+    for serial in serials:
+        small.wait(serial, timeout=120)
+        assert small.reason(serial) == t.REASON_LENGTH
+        assert len(small.generated(serial)) == 200
+    assert small.table.header.preemptions > 0
 
 
 def test_long_prompts_are_tokenised_beside_the_ticks(idle):

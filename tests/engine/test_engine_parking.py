@@ -108,12 +108,12 @@ def test_without_a_cache_a_parked_row_is_computed_again(start, oracle):
     assert engine.table.header.prefill_tokens > prompts + len(TEXT) // 8
 
 
-def test_sessions_that_need_twice_the_cells_all_finish(start, oracle):
+def test_sessions_that_need_twice_the_cells_all_finish(start_anew, oracle):
     """They grow until the cells run out; the newest are parked, and go on.
 
     Prompts go before streams, so that all of them run at once on a busy machine too.
     """
-    engine = start(n_ctx=1024, n_seq=8, reading_ms=1000.0)
+    engine = start_anew(n_ctx=1024, n_seq=8, reading_ms=1000.0)
     header = engine.table.header
     serials = engine.submit_together(
         [f"# session {i}\n" + TEXT[:200] for i in range(8)], domain=SCOPE, max_tokens=180,

@@ -120,6 +120,10 @@ SHAPES: dict[str, Shape] = {
             n_ff=256, n_ctx=2048, tied=True, rope_sections=(4, 6, 6, 0), **_QWEN,
         ),
         Shape(
+            "qwen3vl-micro", "qwen3vl", n_layer=4, n_embd=128, n_head=4, n_head_kv=2, head_dim=32,
+            n_ff=256, n_ctx=2048, tied=True, rope_sections=(4, 6, 6, 0), **_QWEN,
+        ),
+        Shape(
             "llama3.2-1b", "llama", n_layer=16, n_embd=2048, n_head=32, n_head_kv=8, head_dim=64,
             n_ff=8192, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, tied=True,
             vocab="llama-bpe", n_vocab=128256, end_of_turn="<|eot_id|>", template=LLAMA3,
@@ -250,7 +254,7 @@ def tensors(shape: Shape) -> Iterator[Tensor]:
             yield Tensor(f"{at}attn_{name}.weight", (d, width), inner)
             if shape.arch in ("qwen2", "qwen2vl"):
                 yield Tensor(f"{at}attn_{name}.bias", (width,), 0.1, f32=True)
-        if shape.arch in ("qwen3", "qwen3moe", "gemma3", "gemma-embedding"):
+        if shape.arch in ("qwen3", "qwen3moe", "qwen3vl", "gemma3", "gemma-embedding"):
             yield Tensor(at + "attn_q_norm.weight", (hd,), 0.0, f32=True)
             yield Tensor(at + "attn_k_norm.weight", (hd,), 0.0, f32=True)
         yield Tensor(at + "attn_output.weight", (q, d), q**-0.5)
@@ -299,6 +303,8 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
         out[f"{arch}.expert_count"] = shape.n_expert
         out[f"{arch}.expert_used_count"] = shape.n_expert_used
         out[f"{arch}.expert_feed_forward_length"] = shape.n_ff_expert
+    if shape.arch == "qwen3vl":
+        out[f"{arch}.n_deepstack_layers"] = 1
     if shape.rope_sections:
         out[f"{arch}.rope.dimension_sections"] = list(shape.rope_sections)
     if shape.window:

@@ -2,9 +2,10 @@
 
     python tools/make_projector.py --width 256 --out mmproj.gguf
 
-It is a SigLIP encoder as gemma3 or Janus-Pro has it: what it makes of a picture means nothing, but
-depends on every pixel.  Embeddings of gemma3 see each other, those of Janus-Pro what comes before.
-Tests compare with llama.cpp's own server on the same file.
+It is the encoder of a family: what it makes of a picture means nothing, but depends on every pixel.
+Embeddings of gemma3 see each other, those of Janus-Pro what comes before (SigLIP both).  Those of
+Qwen-VL lie in a grid as large as the picture, and Qwen3-VL's have a part for its first layer
+(deepstack).  Tests compare with llama.cpp's own server on the same file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import gguf_container as container
 import numpy as np
 
 F32 = 0
-GEMMA3, JANUS_PRO = KINDS = ("gemma3", "janus_pro")
+GEMMA3, JANUS_PRO, QWEN25VL, QWEN3VL = KINDS = (
+    "gemma3", "janus_pro", "qwen2.5vl_merger", "qwen3vl_merger",
+)  # fmt: skip
+QWEN = (QWEN25VL, QWEN3VL)
 LOUD = 16.0  # times what trained weights are: so that a picture changes what is said
 PATCH, MERGE = 14, 4  # pixels of a patch's side, and patches of an embedding's side
 
@@ -43,6 +47,9 @@ def keys(
         "clip.vision.attention.layer_norm_epsilon": 1e-6,
         "clip.vision.projector.scale_factor": MERGE,
     }
+    if kind == QWEN25VL:
+        del plain["clip.use_gelu"]
+        plain |= {"clip.use_silu": True, "clip.vision.n_wa_pattern": 2}
     found = {name: container.Value.of(value) for name, value in plain.items()}
     for name in ("image_mean", "image_std"):
         found[f"clip.vision.{name}"] = container.Value(container.ARRAY, half)
@@ -53,6 +60,8 @@ def tensors(
     kind: str, width: int, side: int, n_embd: int, n_layer: int
 ) -> dict[str, tuple[int, ...]]:
     """Names and dimensions, the row length first."""
+    if kind in QWEN:
+        return _qwen_tensors(kind, width, side, n_embd, n_layer)
     patches, n_ff = (side // PATCH) ** 2, 2 * n_embd
     found: dict[str, tuple[int, ...]] = {
         "v.patch_embd.weight": (PATCH, PATCH, 3, n_embd),
@@ -78,6 +87,46 @@ def tensors(
     return found
 
 
+def _qwen_tensors(
+    kind: str, width: int, side: int, n_embd: int, n_layer: int
+) -> dict[str, tuple[int, ...]]:
+    """`tensors` of Qwen-VL, whose embeddings are of two by two patches."""
+    n_ff, merged = 2 * n_embd, 4 * n_embd
+    found: dict[str, tuple[int, ...]] = {
+        "v.patch_embd.weight": (PATCH, PATCH, 3, n_embd),
+        "v.patch_embd.weight.1": (PATCH, PATCH, 3, n_embd),  # of the second of two frames
+        "v.post_ln.weight": (n_embd,),
+        "mm.0.weight": (merged, merged),
+        "mm.0.bias": (merged,),
+        "mm.2.weight": (merged, width),
+        "mm.2.bias": (width,),
+    }
+    names = {"attn_q": n_embd, "attn_k": n_embd, "attn_v": n_embd}
+    if kind == QWEN3VL:
+        names = {"attn_qkv": 3 * n_embd}
+        found["v.patch_embd.bias"] = found["v.post_ln.bias"] = (n_embd,)
+        found["v.position_embd.weight"] = (n_embd, (side // PATCH) ** 2)
+        for part, dims in (
+            ("norm", (merged,)),
+            ("fc1", (merged, merged)),
+            ("fc2", (merged, width)),
+        ):
+            found[f"v.deepstack.0.{part}.weight"] = dims
+            found[f"v.deepstack.0.{part}.bias"] = dims[-1:]
+    for layer in range(n_layer):
+        at = f"v.blk.{layer}."
+        parts = {**names, "attn_out": n_embd, "ffn_up": n_ff}
+        parts |= {"ffn_gate": n_ff} if kind == QWEN25VL else {}
+        for part, out in parts.items():
+            found[f"{at}{part}.weight"], found[f"{at}{part}.bias"] = (n_embd, out), (out,)
+        found[f"{at}ffn_down.weight"], found[f"{at}ffn_down.bias"] = (n_ff, n_embd), (n_embd,)
+        for part in ("ln1", "ln2"):
+            found[f"{at}{part}.weight"] = (n_embd,)
+            if kind == QWEN3VL:
+                found[f"{at}{part}.bias"] = (n_embd,)
+    return found
+
+
 def write_projector(
     out: Path, width: int, *, kind: str = GEMMA3, side: int = 224, n_embd: int = 32,
     n_layer: int = 2, seed: int = 1,
@@ -89,7 +138,7 @@ def write_projector(
         values = random.standard_normal(int(np.prod(dims)), np.float32)
         is_norm = "ln" in name or "norm" in name
         scale = 0.3 if is_norm else 1.0 / np.sqrt(dims[0] if len(dims) == 2 else PATCH * PATCH * 3)
-        if name in ("mm.input_projection.weight", "mm.1.weight"):
+        if name in ("mm.input_projection.weight", "mm.1.weight", "mm.2.weight"):
             scale *= LOUD
         values = values * np.float32(scale) + np.float32(is_norm and name.endswith("weight"))
         data[name] = values.astype(np.float32).tobytes()

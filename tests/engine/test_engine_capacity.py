@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from umaserve.assets import demo_model_path
+from umaserve.config import Config
 from umaserve.engine.model.capacity import (
     Fit,
     after_refusal,
@@ -21,7 +22,8 @@ from umaserve.engine.model.capacity import (
 from umaserve.engine.model.contexts import sizes_of
 from umaserve.llama.memory import state_bytes_per_sequence
 from umaserve.models.header import GGUFInfo
-from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
+from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS, ModelFile
+from umaserve.server.engines.model_start import memory_of
 from umaserve.wire import messages as m
 
 GIB = 1 << 30
@@ -49,6 +51,16 @@ def start(**fields: Any) -> m.Start:
 def cells(available: int, *gpus: dict[str, Any], **fields: Any) -> int:
     told = start(**fields)
     return auto_cells(told, find_fits(told, qwen_small(), [CPU, *gpus], available))
+
+
+def test_a_projector_takes_memory_too(tmp_path: Path) -> None:
+    projector = tmp_path / "mmproj.gguf"
+    with open(projector, "wb") as file:
+        file.truncate(GIB // 2)
+    assert cells(4 * GIB, mmproj=str(projector)) == cells(3 * GIB)
+    assert cells(3 * GIB, mmproj=str(tmp_path / "none.gguf")) == cells(3 * GIB)
+    config, model = Config(mmproj=str(projector)), ModelFile("m", 500 << 20)
+    assert memory_of(model, config) == memory_of(model, Config(mmproj="off")) + GIB
 
 
 def test_a_small_machine_keeps_more_than_half_of_what_is_left() -> None:

@@ -46,6 +46,20 @@ def test_used_counts_what_is_in_the_cache_and_committed_what_will_be(table):
     assert cells.cells_committed(table) == 350
 
 
+def test_cells_of_a_picture_beyond_its_positions_count(table):
+    put(table, 0, RUNNING, 300, n_past=200)
+    put(table, 1, RUNNING, 50)
+    put(table, 2, WAITING, 400)
+    table.more_cells[:3] = 100, 30, 200
+    assert cells.cells_used(table) == 300, "a row that has not begun has none"
+    assert cells.cells_committed(table) == 480
+    assert cells.fits(table, 2, 480 + 600 + cells.MARGIN)
+    assert not cells.fits(table, 2, 480 + 600 + cells.MARGIN - 1)
+    table.state[:2] = WAITING
+    assert cells.fits(table, 2, 600) and not cells.fits(table, 2, 599)
+    assert cells.would_fit(table, 2, 0, 600 + cells.MARGIN)
+
+
 def test_interactive_first_then_oldest(table):
     put(table, 0, WAITING, 10, lane=1, arrival=1)
     put(table, 1, WAITING, 10, lane=0, arrival=3)

@@ -36,11 +36,21 @@ from umaserve.models.gguf import check_gguf
 FIRST, SECOND = png(64, 48, 3), png(48, 64, 11)
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("gemma3-micro", "gemma3"), ("qwen2vl-micro", "qwen2.5vl_merger"),
+        ("qwen35-micro", "qwen2.5vl_merger"),
+    ],
+    ids=lambda of: of[0],
+)  # fmt: skip
+def daemon(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DaemonProcess]:
+    """Models with a sliding window, with M-RoPE, and a hybrid with M-RoPE."""
     build_with_eyes()
     folder = tmp_path_factory.mktemp("eyes")
-    model = model_with_eyes(folder / "models")
+    model = model_with_eyes(folder / "models", *request.param)
     with real(folder, model=model, http="127.0.0.1:0", n_seq=4) as daemon:
         yield daemon
 
@@ -54,11 +64,23 @@ def of_bundled_model(folder: Path) -> str:
     return str(make_projector.write_projector(folder / "eyes.gguf", width))
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """The bundled model, whose memory can be cut anywhere, so also inside of a picture."""
+@pytest.fixture(scope="module", params=["bundled", "qwen2vl-micro"])
+def plain(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DaemonProcess]:
+    """Models whose memory can be cut anywhere, so also inside of a picture.
+
+    A picture has 256 embeddings, or 12 in a grid, which are decoded in two parts.
+    """
     folder = tmp_path_factory.mktemp("plain")
-    with real(folder, mmproj=of_bundled_model(folder), http="127.0.0.1:0", n_seq=1) as daemon:
+    settings: dict[str, Any] = {"http": "127.0.0.1:0", "n_seq": 1}
+    if request.param == "bundled":
+        settings["mmproj"] = of_bundled_model(folder)
+    else:
+        build_with_eyes()
+        settings["model"] = model_with_eyes(folder / "models", request.param, "qwen2.5vl_merger")
+        settings["n_ubatch"] = 8
+    with real(folder, **settings) as daemon:
         yield daemon
 
 
@@ -284,8 +306,12 @@ def test_a_request_goes_on_in_the_next_engine(plain: DaemonProcess) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [("gemma3-micro", "gemma3"), ("micro-151k", "gemma3"), ("micro-151k", "janus_pro")],
-)
+    [
+        ("gemma3-micro", "gemma3"), ("micro-151k", "gemma3"), ("micro-151k", "janus_pro"),
+        ("qwen2vl-micro", "qwen2.5vl_merger"), ("qwen3vl-micro", "qwen3vl_merger"),
+        ("qwen35-micro", "qwen2.5vl_merger"),
+    ],
+)  # fmt: skip
 def test_the_answers_are_those_of_llama_server(tmp_path: Path, shape: str, kind: str) -> None:
     """The same files, pictures and conversation: greedy text is the same.
 

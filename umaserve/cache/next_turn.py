@@ -27,13 +27,20 @@ PROGRAMS = 256  # that are remembered
 @dataclass(slots=True, eq=False)
 class Ended:
     """A request that is over.  ``tokens`` (int32, owned) are those that its cells hold; of these
-    the first ``n_prompt`` were its prompt.  ``since_s``: when it ended, by a monotonic clock."""
+    the first ``n_prompt`` were its prompt.  ``since_s``: when it ended, by a monotonic clock.
+    ``more_cells``: that its pictures have beyond their tokens."""
 
     domain: str
     program: int
     tokens: np.ndarray
     n_prompt: int
     since_s: float
+    more_cells: int = 0
+
+    @property
+    def cells(self) -> int:
+        """KV cells that it has."""
+        return self.tokens.size + self.more_cells
 
 
 class NextTurns:
@@ -71,7 +78,7 @@ class NextTurns:
     def hold(self, seq: int, ended: Ended) -> None:
         """A sequence has the cells of ``ended`` from now on; it must not be held already."""
         self._held[seq] = ended
-        self.cells += ended.tokens.size
+        self.cells += ended.cells
 
     def find(self, domain: str, tokens: np.ndarray) -> tuple[int, int]:
         """Find the sequence whose next turn a text (int32) is, and count their common tokens.
@@ -100,7 +107,7 @@ class NextTurns:
 
     def drop(self, seq: int) -> None:
         """A sequence is held no longer."""
-        self.cells -= self._held.pop(seq).tokens.size
+        self.cells -= self._held.pop(seq).cells
 
     def oldest(self) -> int:
         """The sequence that is held longest; something has to be held."""

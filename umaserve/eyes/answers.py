@@ -8,12 +8,19 @@ import msgspec
 class RunOf(msgspec.Struct, frozen=True):
     """A part of a picture in a prompt: text tokens, or ``rows`` of embeddings.
 
-    ``non_causal``: the rows see each other, whatever their order.
+    ``non_causal``: the rows see each other, whatever their order.  ``columns``: of the grid in
+    which the rows lie, for models whose positions have several dimensions; else 0.
     """
 
     tokens: tuple[int, ...] = ()
     rows: int = 0
     non_causal: bool = False
+    columns: int = 0
+
+    @property
+    def positions(self) -> int:
+        """Positions that the rows take (``mtmd_image_tokens_get_n_pos``)."""
+        return max(self.columns, self.rows // self.columns) if self.columns else self.rows
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -29,6 +36,11 @@ class Answer(msgspec.Struct, frozen=True):
     def rows(self) -> int:
         """Embeddings of the whole picture."""
         return sum(run.rows for run in self.runs)
+
+    @property
+    def positions(self) -> int:
+        """Positions of its embeddings."""
+        return sum(run.positions for run in self.runs)
 
 
 _decode = msgspec.json.Decoder(Answer).decode

@@ -45,18 +45,18 @@ class Seen:
     n_bytes: int
 
 
-def pseudo_tokens(digest: bytes, rows: int) -> list[int]:
-    """Return a token below 0 for each embedding of a picture, by its identity alone."""
-    words = np.frombuffer(hashlib.shake_256(digest).digest(4 * rows), np.int32)
+def pseudo_tokens(digest: bytes, positions: int) -> list[int]:
+    """Return a token below 0 for each position of a picture, by its identity alone."""
+    words = np.frombuffer(hashlib.shake_256(digest).digest(4 * positions), np.int32)
     return np.minimum(words | np.int32(-(2**31)), _LAST_PSEUDO).tolist()
 
 
 def tokens_of(answer: Answer, digest: bytes) -> list[int]:
     """Return the tokens of a picture in a prompt: text tokens and pseudo tokens."""
-    pseudo, tokens, at = pseudo_tokens(digest, answer.rows), [], 0
+    pseudo, tokens, at = pseudo_tokens(digest, answer.positions), [], 0
     for run in answer.runs:
-        tokens += [*run.tokens, *pseudo[at : at + run.rows]]
-        at += run.rows
+        tokens += [*run.tokens, *pseudo[at : at + run.positions]]
+        at += run.positions
     return tokens
 
 

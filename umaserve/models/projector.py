@@ -22,6 +22,17 @@ def projector_of(asked: str, model_path: str) -> str:
     return _beside(Path(model_path)) if model_path else ""
 
 
+def projector_bytes(path: str) -> int:
+    """Return the bytes that uma-eyes takes with a projector, roughly; 0 without one.
+
+    A picture's attention takes about as much as the weights.
+    """
+    try:
+        return 2 * os.path.getsize(path) if path else 0
+    except OSError:  # uma-eyes says why
+        return 0
+
+
 def _beside(model: Path) -> str:
     """Return a projector in the model's folder, where it can be no other model's."""
     try:

@@ -159,26 +159,34 @@ class Start(msgspec.Struct, tag="start", frozen=True):
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """Embeddings of a part of a picture: ``rows`` of float32 in the file at ``path``.
 
-    ``at`` is where they begin in the file, in bytes.  ``non_causal``: all see each other, so one
-    ubatch has to compute them.
+    ``at`` is where they begin in the file, in bytes.  They take so many ``positions``: as many as
+    there are rows, or fewer where they lie in a grid of so many ``columns`` (M-RoPE), else 0.
+    ``non_causal``: all see each other, so one ubatch has to compute them.
     """
 
     path: str
     at: int
     rows: int
+    positions: int
+    columns: int
     non_causal: bool
 
 
 class Picture(msgspec.Struct, frozen=True, array_like=True):
     """Picture in front of the character ``at`` of a prompt's text.
 
-    ``tokens`` stand for it: text tokens around its runs, and a pseudo token for each row of these.
-    Pseudo tokens are below `NOT_YET`; equal ones are of equal rows.
+    ``tokens`` stand for it: text tokens around its runs, and a pseudo token for each position of
+    these.  Pseudo tokens are below `NOT_YET`; equal ones are of equal pictures.
     """
 
     at: int
     tokens: list[int]
     runs: tuple[Run, ...]
+
+    @property
+    def more_cells(self) -> int:
+        """KV cells that it takes beyond its positions."""
+        return sum(run.rows - run.positions for run in self.runs)
 
 
 class Submit(msgspec.Struct, tag="submit", omit_defaults=True):

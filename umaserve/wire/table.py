@@ -72,6 +72,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("n_prompt", "i4", ""),
     ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
     ("n_past", "i4", ""),  # of those, how many are in the KV cache
+    ("more_cells", "i4", ""),  # that its pictures take beyond their positions
     ("cached", "i4", ""),  # tokens of the prompt that were known, and not computed again
     ("checkpoint", "i4", ""),  # where a chunk of its prompt ends, to save what is there; 0 = none
     ("max_tokens", "i4", ""),
@@ -161,6 +162,7 @@ class SessionTable:
     n_prompt: np.ndarray
     n_tokens: np.ndarray
     n_past: np.ndarray
+    more_cells: np.ndarray
     cached: np.ndarray
     checkpoint: np.ndarray
     max_tokens: np.ndarray

@@ -160,7 +160,7 @@ def _spy_on_late_texts(path: str, late: str) -> None:
 
     LateTexts.put = spied_put  # type: ignore[method-assign]
     if late:
-        Seats._somebody_decodes = lambda self: True  # type: ignore[method-assign]
+        Seats.somebody_decodes = lambda self: True  # type: ignore[method-assign]
     if late == "never":
         LateTexts.step = lambda self, may_save: None  # type: ignore[method-assign]
         LateTexts.is_left = False  # type: ignore[assignment,method-assign]

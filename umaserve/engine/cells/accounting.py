@@ -1,6 +1,7 @@
 """Accounting of the KV cells that all sessions share.
 
-libllama's unified cache gives every token of every sequence one cell.  A request is admitted when
+libllama's unified cache gives every token of every sequence one cell, and a picture may have more
+cells than positions.  A request is admitted when
 its known tokens and those of the running ones fit with a margin.  It does not reserve its whole
 answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
 out all the same, a session gives its cells back and goes on later (`victim`).  Nothing is lost, and
@@ -13,6 +14,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numba.extending import register_jitable
 
 from umaserve.engine.native.batch import to_come
 from umaserve.jit.compiled import njit
@@ -25,18 +27,24 @@ if TYPE_CHECKING:
 MARGIN = 32  # cells a request should find free beyond its prompt, so that it is not evicted at once
 
 
+@register_jitable
+def held_by(n_past, more_cells, slot):
+    """Cells of one row."""
+    return n_past[slot] + more_cells[slot] if n_past[slot] > 0 else 0
+
+
 @njit(nogil=True, cache=True)
-def count_used(state, n_past):
+def count_used(state, n_past, more_cells):
     """Cells that hold a token of a running session: the one count that everybody goes by.
 
-    ``state`` and ``n_past``: int32[n_slots], of the session table.  What libllama keeps of sessions
-    that have ended is not among them (`sequences`).
+    All are int32[n_slots], of the session table.  A row that has begun counts all its pictures.
+    Cells that libllama keeps of sessions that have ended are not among them (`sequences`).
     """
     used = 0
     for s in range(state.shape[0]):
         # WAITING while its cells are restored
         if state[s] == RUNNING or state[s] == WAITING or state[s] == FULL:
-            used += n_past[s]
+            used += held_by(n_past, more_cells, s)
     return used
 
 
@@ -45,15 +53,20 @@ _count_used = Direct(count_used)
 
 def cells_used(table: SessionTable) -> int:
     """`count_used` of a table, for Python."""
-    return int(_count_used(table.state, table.n_past))
+    return int(_count_used(table.state, table.n_past, table.more_cells))
+
+
+def needed(table: SessionTable, slot: int) -> int:
+    """Cells of a row for all tokens known so far."""
+    return int(table.n_tokens[slot] + table.more_cells[slot])
 
 
 def cells_committed(table: SessionTable) -> int:
     """Cells that the sessions with a sequence need for the tokens known so far."""
     # plain lists: for a few dozen rows they are several times faster than array operations
-    rows = zip(table.state.tolist(), table.seq.tolist(), table.n_tokens.tolist(), strict=True)
+    cells = (table.n_tokens + table.more_cells).tolist()
     return sum(
-        n_tokens for state, seq, n_tokens in rows
+        n for state, seq, n in zip(table.state.tolist(), table.seq.tolist(), cells, strict=True)
         if state in (RUNNING, FULL) or state == WAITING and seq >= 0
     )  # fmt: skip
 
@@ -83,8 +96,8 @@ def next_to_admit(table: SessionTable, later: Container[int] = ()) -> int:
 def fits(table: SessionTable, slot: int, n_cells: int) -> bool:
     """Whether the request in ``slot`` may hold a sequence together with the running ones."""
     if not cells_committed(table):
-        return int(table.n_tokens[slot]) <= n_cells
-    need = int(table.n_tokens[slot]) + min(MARGIN, max(int(to_come(table, slot)), 1))
+        return needed(table, slot) <= n_cells
+    need = needed(table, slot) + min(MARGIN, max(int(to_come(table, slot)), 1))
     return cells_committed(table) + need <= n_cells
 
 
@@ -106,8 +119,8 @@ def would_fit(table: SessionTable, slot: int, victim: int, n_cells: int) -> bool
     if table.lane[victim] == 0:
         stays &= table.program != table.program[victim]
     stays |= table.state == FULL  # none of these gives way
-    kept = int(table.n_tokens[stays].sum())
-    return kept + int(table.n_tokens[slot]) + MARGIN <= n_cells or kept == 0
+    kept = int((table.n_tokens + table.more_cells)[stays].sum())
+    return kept + needed(table, slot) + MARGIN <= n_cells or kept == 0
 
 
 def victim(table: SessionTable, alone: bool = False, keep: int = -1) -> int:

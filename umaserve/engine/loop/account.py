@@ -145,7 +145,7 @@ def account(loop, parity):
     header.bmt_bytes_total += int(moved)
     header.bmt_budget_bps = int(bandwidth.budget_bps(budget))
     header.bmt_measured_bps = int(bandwidth.measured_bps(budget))
-    header.cells_used = count_used(loop.state.state, loop.state.n_past)
+    header.cells_used = count_used(loop.state.state, loop.state.n_past, loop.columns.more_cells)
     _keep_row(loop, parity, end, moved)
 
 

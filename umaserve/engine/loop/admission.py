@@ -243,7 +243,8 @@ class Admission:
         if tokens[-1] < 0:
             self.reject(message, "E_PROTO_003", "a prompt cannot end with a picture")
             return
-        room = self._loaded.n_positions - n_prompt
+        pictures = sum(picture.more_cells for picture in message.pictures)
+        room = min(self._loaded.n_positions, self._loaded.n_ctx - pictures) - n_prompt
         if room < 1 or (message.strict_fit and message.max_tokens > room):
             wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
             self.reject(
@@ -311,6 +312,7 @@ class Admission:
         table.n_prompt[slot] = n_prompt
         table.n_tokens[slot] = len(tokens)
         table.n_past[slot] = table.cached[slot] = table.checkpoint[slot] = 0
+        table.more_cells[slot] = sum(picture.more_cells for picture in message.pictures)
         table.max_tokens[slot] = max_tokens
         table.shifts[slot] = 0 if message.shifts and not message.deterministic else -1
         table.isolate[slot] = t.APART if message.deterministic else message.isolate

@@ -2,8 +2,9 @@
 
 A batch holds tokens or embeddings, never both.  So a chunk of a prompt ends before a picture, and
 no tick feeds the row until its embeddings are decoded here.  One step decodes a part of one row's
-picture, so that streams get a tick between two pictures.  In the row a picture is pseudo tokens,
-which the prefix cache compares like any others.
+picture, and streams get ticks for as long before the next.  In the row a picture is pseudo tokens,
+which the prefix cache compares like any others.  There are as many as it takes positions: with
+M-RoPE fewer than it has embeddings, whose cells are all at the first of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.start.whole import Whole
+from umaserve.policy.cost.model import efficient_chunk
+from umaserve.policy.pace import FAR_MS, WORTHWHILE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import AT_PICTURE
@@ -42,11 +45,14 @@ class Pictures:
         self._engine, self._table = engine, engine.table
         self._ffi, self._lib = engine.loaded.library.ffi, engine.loaded.library.lib
         self._placed: dict[int, list[Placed]] = {}  # by slot
+        self._begun: dict[int, int] = {}  # embeddings of a grid that are decoded, by slot
+        self._rests_until_ns = 0  # beside streams, which have as much time
         self._n_embd = engine.loaded.model.n_embd_input
 
     def arrive(self, slot: int, pictures: tuple[m.Picture, ...]) -> None:
         """A request has got a row, whose tokens are there."""
         self._placed.pop(slot, None)
+        self._begun.pop(slot, None)
         if not pictures:
             return
         table = self._table
@@ -55,8 +61,8 @@ class Pictures:
         found = []
         for run in (run for picture in pictures for run in picture.runs):
             at += int(np.argmax(tokens[at:] < t.NOT_YET))
-            found.append(Placed(at, at + run.rows, run))
-            at += run.rows
+            found.append(Placed(at, at + run.positions, run))
+            at += run.positions
         self._placed[slot] = found
         self._engine.drafts.domain[slot] = 0  # nobody drafts a picture
 
@@ -82,7 +88,8 @@ class Pictures:
                 stands = self._next(slot) is not None
                 aside[slot] = AT_PICTURE if stands else -1
                 rows += [slot] * stands
-        if not rows:
+        streams = self._engine.seats.somebody_decodes()
+        if not rows or streams and time.monotonic_ns() < self._rests_until_ns:
             return False
         slot = min(rows, key=lambda slot: (table.lane[slot], table.arrival[slot]))
         placed = self._next(slot)
@@ -100,14 +107,16 @@ class Pictures:
     def _decode(self, slot: int, placed: Placed) -> None:
         engine, table, loaded = self._engine, self._table, self._engine.loaded
         past, run, seq = int(table.n_past[slot]), placed.run, int(table.seq[slot])
-        if run.non_causal and past > placed.start:  # the prefix cache had a part of it
+        if (run.non_causal or run.columns) and past > placed.start:
+            # the prefix cache had a part of it
             kept = placed.start if loaded.context.cut(seq, placed.start) else 0
             table.n_past[slot] = kept
             return
-        rows = placed.end - past
-        n = rows if run.non_causal else min(rows, loaded.n_ubatch)
+        first = self._first(slot, past, seq) if run.columns else past - placed.start
+        left = run.rows - first
+        n = left if run.non_causal else min(left, self._most(past))
         try:
-            embeddings = self._read(run, past - placed.start, n)
+            embeddings = self._read(run, first, n)
         except OSError as error:
             text = GONE.format(error.strerror or error)
             engine.control.send(m.Failed([int(table.serial[slot])], "E_RUNTIME_001", text))
@@ -120,16 +129,39 @@ class Pictures:
         began_ns = time.monotonic_ns()
         header.tick_start_ns = header.heartbeat_ns = began_ns + ROW_NS * n
         header.busy = t.BUSY_DECODE
-        status = self._call(embeddings, seq, past, run.non_causal)
+        positions = positions_of(run, placed.start, first, n)
+        status = self._call(embeddings, seq, positions, run.non_causal)
         header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
-        header.heartbeat_ns = time.monotonic_ns()
+        header.heartbeat_ns = ended_ns = time.monotonic_ns()
+        self._rests_until_ns = 2 * ended_ns - began_ns
         engine.work.flight.unlike = UNLIKE  # libllama builds its next graph anew
         if status != DECODED:
             engine.decode_failed(status, np.array([slot]))
             return
         table.in_tick[slot] = 0
-        table.n_past[slot] = past + n
+        if first + n == run.rows:
+            table.n_past[slot] = placed.end
+            self._begun.pop(slot, None)
+        elif run.columns:
+            self._begun[slot] = first + n
+        else:
+            table.n_past[slot] = past + n
         header.cells_used = cells.cells_used(table)
+
+    def _most(self, past: int) -> int:
+        """Embeddings of a part: beside streams as many tokens as a prompt's chunk would have."""
+        engine, most = self._engine, self._engine.loaded.n_ubatch
+        if not engine.seats.somebody_decodes():
+            return most
+        return efficient_chunk(engine.cost, past, FAR_MS, most, WORTHWHILE) or most
+
+    def _first(self, slot: int, past: int, seq: int) -> int:
+        """Embedding of a grid that comes next: the row stays at its beginning until it has all.
+
+        Where its cells are gone, the row has lost its sequence meanwhile.
+        """
+        begun = self._engine.loaded.context.seq_pos_max(seq) == past
+        return self._begun.get(slot, 0) if begun else 0
 
     def _read(self, run: m.Run, first: int, n: int) -> np.ndarray:
         """Embeddings [first, first + n) of a run.  Raises ``OSError``."""
@@ -140,10 +172,11 @@ class Pictures:
             raise OSError("the file is too short")
         return found
 
-    def _call(self, embeddings: np.ndarray, seq: int, past: int, non_causal: bool) -> int:
-        """``llama_decode`` of embeddings at positions from ``past`` on; returns its status."""
+    def _call(
+        self, embeddings: np.ndarray, seq: int, positions: np.ndarray, non_causal: bool
+    ) -> int:
+        """``llama_decode`` of embeddings; returns its status."""
         loaded, ffi, n = self._engine.loaded, self._ffi, embeddings.size // self._n_embd
-        positions = np.arange(past, past + n, dtype=np.int32)
         counts, seqs = np.ones(n, np.int32), np.full(n, seq, np.int32)
         seq_ids = seqs.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
         logits = np.zeros(n, np.int8)
@@ -165,3 +198,17 @@ class Pictures:
             if non_causal:
                 self._lib.llama_set_causal_attn(context.pointer, True)
         return status
+
+
+def positions_of(run: m.Run, start: int, first: int, n: int) -> np.ndarray:
+    """Positions of embeddings [first, first + n) of a run that begins at ``start``.
+
+    int32[n], or int32[4 * n] for M-RoPE: all times, all lines, all columns, and a dimension without
+    use (``mtmd_image_tokens_get_decoder_pos`` and ``mtmd_helper_decode_image_chunk``).
+    """
+    rows = np.arange(first, first + n, dtype=np.int32)
+    if not run.columns:
+        return start + rows
+    lines, columns = np.divmod(rows, np.int32(run.columns))
+    time_of = np.full(n, start, np.int32)
+    return np.concatenate((time_of, start + lines, start + columns, np.zeros(n, np.int32)))

@@ -113,6 +113,7 @@ class Columns(NamedTuple):
     n_prompt: np.ndarray
     n_tokens: np.ndarray
     n_past: np.ndarray
+    more_cells: np.ndarray
     checkpoint: np.ndarray
     max_tokens: np.ndarray
     shifts: np.ndarray

@@ -46,7 +46,7 @@ class Seats:
             self._shelf,
         )  # fmt: skip
         late = self.prefixes.late
-        engine.sequences.leaving = lambda seq: late.save_all(seq, self._somebody_decodes())
+        engine.sequences.leaving = lambda seq: late.save_all(seq, self.somebody_decodes())
         if self._shelf is not None and self.prefixes.is_on:
             self._shelf.start()
 
@@ -137,7 +137,7 @@ class Seats:
             table.seq[slot], table.n_past[slot] = engine.sequences.take(), 0
         if not under_way:
             self._let_go()
-        if goes_on or self.prefixes.begin(slot, at_once=not self._somebody_decodes()):
+        if goes_on or self.prefixes.begin(slot, at_once=not self.somebody_decodes()):
             self._run(slot)
 
     def _turn_of(self, slot: int) -> tuple[int, int]:
@@ -182,7 +182,7 @@ class Seats:
         if not self._engine.sequences.has_free:
             return True
         return bool(held) and (
-            self._turn_of(slot)[1] > 0 or held.cells > self._room(int(table.n_tokens[slot]))
+            self._turn_of(slot)[1] > 0 or held.cells > self._room(cells.needed(table, slot))
         )
 
     def _room(self, more: int = 0) -> int:
@@ -217,7 +217,8 @@ class Seats:
         if not sequences.next_turns.is_worth(program):
             return None
         tokens = table.tokens[slot, :n].copy()
-        return Ended(domain, program, tokens, int(table.n_prompt[slot]), time.monotonic())
+        more, now_s = int(table.more_cells[slot]), time.monotonic()
+        return Ended(domain, program, tokens, int(table.n_prompt[slot]), now_s, more)
 
     def _run(self, slot: int) -> None:
         """A row has a sequence, with all in it that was known of its tokens."""
@@ -239,10 +240,10 @@ class Seats:
             self._told = True
             self._engine.control.send(m.Log("warn", self._shelf.problem))
         if self.prefixes.is_on:
-            for slot in self.prefixes.step(not self._somebody_decodes(), may_save):
+            for slot in self.prefixes.step(not self.somebody_decodes(), may_save):
                 self._run(slot)
 
-    def _somebody_decodes(self) -> bool:
+    def somebody_decodes(self) -> bool:
         """Whether an answer is being read, which a long pause would hold up."""
         table = self._engine.table
         decodes = (table.state == t.RUNNING) & (table.n_tokens - table.n_past == 1)
@@ -294,7 +295,7 @@ class Seats:
         """
         ended = None
         if not empty:
-            ended, beside_streams = self._ended(slot), self._somebody_decodes()
+            ended, beside_streams = self._ended(slot), self.somebody_decodes()
             if ended is not None and (beside_streams or not self.prefixes.cuts):
                 self.prefixes.keep_later(slot, ended)
             else:

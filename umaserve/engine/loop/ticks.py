@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from umaserve.engine.cells.accounting import count_used
+from umaserve.engine.cells.accounting import count_used, held_by
 from umaserve.engine.drafting.model import has_work, offer, read_on, speak
 from umaserve.engine.drafting.phases import give, go_on_with, look, say_terms, settle_drafts
 from umaserve.engine.drafting.records import NEVER
@@ -134,7 +134,8 @@ def plan_next(loop, tick, given):
     header, flight, native, state = loop.columns.header, work.flight, loop.native, loop.state
     flight.parity = 1 - flight.parity
     facts, fixed = work.facts[flight.parity], loop.fixed
-    started, used = now_ns(native), count_used(state.state, state.n_past)
+    started = now_ns(native)
+    used = count_used(state.state, state.n_past, loop.columns.more_cells)
     facts.began_ns, facts.cells_used = started, used
     if given >= 0:
         entries = given
@@ -477,9 +478,9 @@ def _reads(entries, plan, columns, drafts):
 @njit(**INNER)
 def _end_rows(columns, state, ended, n):
     """Mark rows as DONE.  What their cells hold may be saved before these are free."""
-    used = count_used(state.state, state.n_past)
+    used = count_used(state.state, state.n_past, columns.more_cells)
     for i in range(n):
-        used -= columns.n_past[ended[i]]
+        used -= held_by(columns.n_past, columns.more_cells, ended[i])
     columns.header.cells_used = used
     stores_first()  # a row that is DONE has all its tokens, and says why it ended
     for i in range(n):

@@ -39,8 +39,6 @@ def why_no_eyes(start: m.Start, loaded: Loaded) -> str:
     """Why the model reads no pictures; "" = it does."""
     if not start.mmproj or not loaded.generates:
         return "this model reads text only"
-    if _has_several_dimensions(loaded.library.lib, loaded.model.pointer):
-        return "pictures are not read yet with models whose positions have several dimensions"
     return loaded.library.build.why_no_eyes
 
 

@@ -14,6 +14,7 @@ from umaserve.llama.memory import (
 )
 from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
+from umaserve.models.projector import projector_bytes
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def find_fits(
     layers, heads = attention_shape(info)
     kv = kv_bytes_per_cell(info, kv_kind(start))
     fixed = ENGINE_BYTES + start.n_seq * state_bytes_per_sequence(info)
+    fixed += projector_bytes(start.mmproj)
     a_token = MASK_BYTES
     if start.head_major or start.flash_attn == "off":
         a_token += SCORE_BYTES * heads

@@ -45,7 +45,9 @@ def check(
         assert counted[seq] == said, f"row {slot} has {counted[seq]} cells, not {said}"
     used = sum(counted[seq] for seq in seqs)
     apart = int(table.n_past[rows][table.isolate[rows] == t.APART].sum())  # in another context
-    assert used + apart == cells_used(table), f"{used} cells, not {cells_used(table) - apart}"
+    more = int(table.more_cells[rows][table.n_past[rows] > 0].sum())  # at positions of others
+    said = cells_used(table) - apart - more
+    assert used == said, f"{used} cells, not {said}"
     sequences.check(counted, set(seqs))
     prefixes.check()
     return used

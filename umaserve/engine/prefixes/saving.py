@@ -151,7 +151,7 @@ class Saver:
         if copies.cuts:
             parts = store.match(domain, text.tokens)
             p0 = parts[-1].end if parts else 0
-            p1 = min(p0 + copies.step, p1)
+            p1 = beside_pictures(text.tokens, p0, min(p0 + copies.step, p1))
         if p1 <= p0:
             return 0
         self._share.look()
@@ -167,3 +167,17 @@ class Saver:
             self._files.put(entry, domain, text.tokens[:p1])
         self._share.tell()
         return p1 if entry else 0
+
+
+def beside_pictures(tokens: np.ndarray, p0: int, p1: int) -> int:
+    """Return where a piece from ``p0`` ends, so that ``p1`` cuts no picture in two.
+
+    With M-RoPE all cells of a picture are at its first position.
+    """
+    end = p1
+    while end > p0 and tokens[end - 1] < t.NOT_YET:
+        end -= 1
+    if end > p0:
+        return end
+    behind = np.flatnonzero(tokens[p1:] >= t.NOT_YET)
+    return p1 + int(behind[0]) + 1 if behind.size else p0

@@ -228,7 +228,12 @@ static answer look(mtmd_context * context, const std::vector<unsigned char> & fi
         const float * embeddings = mtmd_get_output_embd(context);
         out.embeddings.insert(out.embeddings.end(), embeddings, embeddings + n * width);
         bool non_causal = mtmd_decode_use_non_causal(context, chunk);
-        out.json += "{\"rows\":" + std::to_string(n) +
+        size_t columns = 0;
+        if (mtmd_decode_use_mrope(context)) {
+            const mtmd_image_tokens * grid = mtmd_input_chunk_get_tokens_image(chunk);
+            columns = mtmd_image_tokens_get_decoder_pos(grid, 0, n - 1).x + 1;
+        }
+        out.json += "{\"rows\":" + std::to_string(n) + ",\"columns\":" + std::to_string(columns) +
                     ",\"non_causal\":" + (non_causal ? "true" : "false") + "}";
     }
     out.json += "]}";

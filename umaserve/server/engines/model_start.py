@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.kv_shape import KvKind
-from umaserve.models.projector import projector_of
+from umaserve.models.projector import projector_bytes, projector_of
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def kv_kind(config: Config) -> KvKind:
 
 def memory_of(file: memory.ModelFile, config: Config) -> int:
     """Bytes that serving a model takes, roughly."""
-    return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config))
+    eyes = projector_bytes(projector_of(config.mmproj, file.path))
+    return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config)) + eyes
 
 
 def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
@@ -101,7 +102,8 @@ def _bytes_of(engine: EngineHandle) -> int:
     ready = engine.ready
     if ready is None:
         return engine.need_bytes
-    return ready.model_bytes + ready.kv_bytes + memory.ENGINE_BYTES
+    eyes = projector_bytes(engine.start.mmproj)
+    return ready.model_bytes + ready.kv_bytes + memory.ENGINE_BYTES + eyes
 
 
 def too_big(file: memory.ModelFile, config: Config) -> str:

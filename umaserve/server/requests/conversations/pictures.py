@@ -111,7 +111,9 @@ def picture_of(seen: Seen, at: int) -> m.Picture:
     runs, width, offset = [], 4 * seen.answer.width, seen.start
     for run in seen.answer.runs:
         if run.rows:
-            runs.append(m.Run(seen.path, offset, run.rows, run.non_causal))
+            runs.append(
+                m.Run(seen.path, offset, run.rows, run.positions, run.columns, run.non_causal)
+            )
             offset += run.rows * width
     return m.Picture(at, seen.tokens, tuple(runs))
 

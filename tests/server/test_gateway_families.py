@@ -296,6 +296,7 @@ def test_llama_tokens_and_props(daemon: DaemonProcess) -> None:
     found = props["chat_template_caps"]
     assert found["supports_system_role"] is info["chat"]["supports_system_role"] is True
     assert found["supports_tools"] is False and "thinks" not in found
+    assert props["thinks"] is info["chat"]["thinks"] is False
     assert set(props["gap"]) == set(info["gap"]) & {"prefix", "suffix", "middle"}
     assert json.loads(ask(daemon, "/slots").body) == []
     assert say(daemon, "/completion").json["error"]["code"] == 400

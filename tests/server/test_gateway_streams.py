@@ -114,6 +114,21 @@ def test_streams_say_that_they_are_there_while_a_prompt_is_computed(
     slow.idle()
 
 
+def test_responses_say_it_by_events(slow: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codex gives up after five minutes without one."""
+    monkeypatch.setattr(answering, "HOLD_S", 0.0)
+    monkeypatch.setattr(answering, "PING_S", 0.01)
+    body, data = {"input": "x", "stream": True}, b""
+    with gateway(slow.path) as port, begun(port, "/v1/responses", body) as sock:
+        while data.count(b"event: response.in_progress") < 4 or not data.endswith(b"\n\n\r\n"):
+            data += sock.recv(1000)
+        events = sse(data.partition(b"\r\n\r\n")[2])
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    kinds = [event["type"] for event in events]
+    assert kinds == ["response.created", *["response.in_progress"] * (len(kinds) - 1)]
+    slow.idle()
+
+
 def test_more_clients_than_there_is_room(tmp_path: Path) -> None:
     """All finish, or are told to come again."""
     with DaemonProcess(tmp_path, http="127.0.0.1:0", max_sessions=8, max_queue=40) as daemon:

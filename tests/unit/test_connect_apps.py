@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.settings_of_apps import SETTINGS
-from umaserve.connect.apps import App, Places, Target, warnings
+from umaserve.connect.apps import MODEL, PATIENCE_MS, App, Places, Target, warnings
 from umaserve.connect.edits import found
 from umaserve.connect.others import APPS
 from umaserve.connect.text import edited, parse, taken_back
@@ -137,9 +137,85 @@ def test_continue_does_not_lose_its_older_file() -> None:
 
 
 def test_claude_code_keeps_its_prompt_and_finds_the_model() -> None:
+    """It looks for models on the way that carries telemetry, which is switched off by itself."""
     (settings,) = told(APPS["claude-code"], places()).values()
-    assert settings["env"]["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"] == "off"
-    assert settings["env"]["CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY"] == "1"
+    variables = settings["env"]
+    assert variables["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"] == "off"
+    assert variables["CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY"] == "1"
+    assert "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC" not in variables
+    assert variables["DISABLE_TELEMETRY"] == variables["DISABLE_ERROR_REPORTING"] == "1"
+    assert {variables[f"ANTHROPIC_DEFAULT_{name}_MODEL"] for name in ("FABLE", "HAIKU")} == {MODEL}
+
+
+def test_a_long_prompt_on_a_slow_machine_is_waited_for() -> None:
+    (claude,) = told(APPS["claude-code"], places()).values()
+    (qwen,) = told(APPS["qwen-code"], places()).values()
+    (model,) = qwen["modelProviders"]["openai"]
+    asked = model["generationConfig"]
+    waits = [
+        int(claude["env"]["API_TIMEOUT_MS"]), int(claude["env"]["CLAUDE_STREAM_IDLE_TIMEOUT_MS"]),
+        asked["timeout"], asked["streamIdleTimeoutMs"],
+    ]  # fmt: skip
+    assert waits == [PATIENCE_MS] * 4
+    assert qwen["env"]["QWEN_STREAM_MAX_LIFETIME_MS"] == "0"  # the whole answer too
+
+
+def looks_and_thinks(can: bool) -> dict[str, list[Any]]:
+    """What apps are told of pictures and of thoughts, by app."""
+    target = TARGET._replace(images=can, thinks=can)
+
+    def of(name: str) -> Any:
+        return told(APPS[name], places(), target)
+
+    (zed,) = of("zed")[".config/zed/settings.json"]["language_models"]["llama.cpp"][
+        "available_models"
+    ]
+    (code,) = of("vscode")[".config/Code/User/chatLanguageModels.json"][0]["models"]
+    (other,) = of("continue")[".continue/config.yaml"]["models"]
+    codex = of("codex")[".codex/uma-models.json"]["models"][0]
+    opencode = of("opencode")[".config/opencode/opencode.json"]["provider"]["uma"]["models"][MODEL]
+    (qwen,) = of("qwen-code")[".qwen/settings.json"]["modelProviders"]["openai"]
+    aider = of("aider")[".aider.model.metadata.json"][f"openai/{MODEL}"]
+    (llm,) = of("llm")[".config/io.datasette.llm/extra-openai-models.yaml"]
+    return {
+        "zed": [zed["supports_images"], zed["supports_thinking"]],
+        "vscode": [code["vision"], code["thinking"]],
+        "continue": ["image_input" in other["capabilities"]],
+        "codex": ["image" in codex["input_modalities"]],
+        "opencode": [
+            "attachment" in opencode and "image" in opencode["modalities"]["input"],
+            opencode.get("interleaved") == {"field": "reasoning_content"},
+        ],
+        "qwen-code": [qwen["generationConfig"].get("modalities") == {"image": True}],
+        "aider": ["supports_vision" in aider],
+        "llm": ["vision" in llm, "reasoning" in llm],
+    }
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_apps_are_told_of_pictures_and_thoughts(can: bool) -> None:
+    for app, told_of in looks_and_thinks(can).items():
+        assert set(told_of) == {can}, app
+
+
+@pytest.mark.parametrize(
+    ("gap", "template"),
+    [
+        ("<|fim_prefix|>", "<|fim_prefix|>{{{prefix}}}<|fim_suffix|>{{{suffix}}}<|fim_middle|>"),
+        ("[PREFIX]", "[SUFFIX]{{{suffix}}}[PREFIX]{{{prefix}}}"),
+        ("", ""),
+    ],
+)
+def test_continue_suggests_with_a_model_that_fills_gaps(gap: str, template: str) -> None:
+    (settings,) = told(APPS["continue"], places(), TARGET._replace(gap=gap)).values()
+    (model,) = settings["models"]
+    assert ("autocomplete" in model["roles"]) is bool(template)
+    assert model.get("autocompleteOptions", {}).get("template", "") == template
+
+
+def test_llm_is_told_that_answers_follow_schemas() -> None:
+    (model,) = told(APPS["llm"], places())[".config/io.datasette.llm/extra-openai-models.yaml"]
+    assert model["supports_schema"] is True
 
 
 def test_codex_has_a_catalogue_with_the_model() -> None:
@@ -164,5 +240,8 @@ def test_agents_are_warned_of_models_that_will_not_do() -> None:
 
 def test_every_app_is_in_the_manual() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/HTTP.md").read_text("utf-8")
-    names = re.findall(r"^\| `([\w-]+)` \|.*(?:run|read|asked)", page, re.M)
-    assert names == list(APPS)
+    section = page.partition("\n## Apps in one command\n")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `([\w-]+)` \|", section, re.M)
+    assert names == [*APPS, *APPS]
+    looked_up = re.findall(r"^\| `([\w-]+)` \| `[\w.-]+/[\w.-]+` [0-9a-f]{8}, `\S+`", section, re.M)
+    assert looked_up == list(APPS), "each with a repository, a commit and a file"

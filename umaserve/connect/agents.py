@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from umaserve.connect.apps import (
     MODEL,
     NAME,
     NO_KEY,
+    PATIENCE_MS,
     PROVIDER,
     App,
     Ask,
@@ -36,15 +38,20 @@ def _claude_changes(places: Places, target: Target) -> list[Change]:
 
     It believes the number of tokens of models alone whose name it does not know.  Its count of
     tokens that are left stands in front of the conversation, and would change with each turn.
+    Without all traffic besides requests, some of its versions look for no models either.
     """
-    models = ("MODEL", "DEFAULT_OPUS_MODEL", "DEFAULT_SONNET_MODEL", "DEFAULT_HAIKU_MODEL")
+    families = ("FABLE", "OPUS", "SONNET", "HAIKU")
+    models = ("MODEL", *(f"DEFAULT_{family}_MODEL" for family in families))
     variables = {
         "ANTHROPIC_BASE_URL": target.url,
         "ANTHROPIC_AUTH_TOKEN": target.key or NO_KEY,
         **{f"ANTHROPIC_{name}": MODEL for name in models},
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.context),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(target.output),
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "API_TIMEOUT_MS": str(PATIENCE_MS),
+        "CLAUDE_STREAM_IDLE_TIMEOUT_MS": str(PATIENCE_MS),
+        "DISABLE_TELEMETRY": "1",
+        "DISABLE_ERROR_REPORTING": "1",
         "CLAUDE_CODE_ENABLE_GATEWAY_MODEL_DISCOVERY": "1",
         "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
     }
@@ -150,12 +157,22 @@ def _opencode_file(places: Places) -> str:
 
 
 def _opencode_changes(places: Places, target: Target) -> list[Change]:
+    """Describe the model.  Thoughts that do not come back with a call would be computed anew."""
     limit = {"context": target.context, "output": target.output}
+    model: dict[str, Any] = {
+        "name": "The loaded model", "tool_call": target.tools, "limit": limit,
+    }  # fmt: skip
+    if target.images:
+        model |= {
+            "attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]},
+        }  # fmt: skip
+    if target.thinks:
+        model |= {"reasoning": True, "interleaved": {"field": "reasoning_content"}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": NAME,
         "options": {"baseURL": f"{target.url}/v1", "apiKey": target.key or NO_KEY},
-        "models": {MODEL: {"name": "The loaded model", "tool_call": target.tools, "limit": limit}},
+        "models": {MODEL: model},
     }
     edits = (Put(("model",), f"{PROVIDER}/{MODEL}"), Put(_OPENCODE, provider))
     return [Change(_opencode_file(places), "jsonc", edits)]
@@ -181,16 +198,25 @@ def _qwen_file(places: Places) -> str:
 
 
 def _qwen_changes(places: Places, target: Target) -> list[Change]:
+    """Its limit of a whole stream, 15 minutes, is a variable alone."""
+    settings: dict[str, Any] = {
+        "contextWindowSize": target.context,
+        "timeout": PATIENCE_MS,
+        "streamIdleTimeoutMs": PATIENCE_MS,
+    }
+    if target.images:
+        settings["modalities"] = {"image": True}
     model = {
         "id": MODEL,
         "name": NAME,
         "baseUrl": f"{target.url}/v1",
         "envKey": KEY_VARIABLE,
-        "generationConfig": {"contextWindowSize": target.context},
+        "generationConfig": settings,
     }
     edits = (
         Put(("modelProviders", "openai", Item("name", NAME)), model),
         Put(("env", KEY_VARIABLE), target.key or NO_KEY),
+        Put(("env", "QWEN_STREAM_MAX_LIFETIME_MS"), "0"),
         Put(("security", "auth", "selectedType"), "openai"),
         Put(("model", "name"), MODEL),
     )
@@ -227,6 +253,7 @@ def _aider_changes(places: Places, target: Target) -> list[Change]:
         "output_cost_per_token": 0,
         "litellm_provider": "openai",
         "mode": "chat",
+        **({"supports_vision": True} if target.images else {}),
     }
     edits = tuple(Put((name,), value) for name, value in settings.items())
     metadata = places.at_home(".aider.model.metadata.json")

@@ -11,9 +11,10 @@ from umaserve.connect.text import Language
 
 NAME = "UMA Serve"  # as menus show it
 PROVIDER = "uma"  # as settings call it
-MODEL = "local"  # any name will do: the daemon has one model
+MODEL = "local"  # a name that no model has means the default model
 NO_KEY = "none"  # for apps that want some key
 AGENT_TOKENS = 16384  # that an agent's first prompt may have
+PATIENCE_MS = 1_800_000  # for a long prompt on a slow machine; apps give up after 2 to 5 minutes
 
 
 class Target(NamedTuple):
@@ -31,6 +32,7 @@ class Target(NamedTuple):
     tools: bool
     gap: str = ""
     images: bool = False  # the model reads pictures
+    thinks: bool = False  # its chat template knows thoughts
 
 
 class Places(NamedTuple):

@@ -44,5 +44,5 @@ def codex_model(target: Target) -> dict[str, Any]:
         "supports_parallel_tool_calls": True,
         "context_window": target.context,
         "experimental_supported_tools": [],
-        "input_modalities": ["text"],
+        "input_modalities": ["text", *(["image"] if target.images else [])],
     }

@@ -28,6 +28,7 @@ ZED_FORMATS = {
     "<PRE>": ("code_llama", "<PRE> {} <SUF>{} <MID>"),
 }
 PREDICTED = 64  # tokens: Zed's own default
+SUGGESTION_MS = 1000  # Continue cuts a suggestion after 2.5 times this; its own 150 is for clouds
 
 
 # --- Zed -----------------------------------------------------------------------------------------
@@ -55,6 +56,7 @@ def _zed_changes(places: Places, target: Target) -> list[Change]:
         "max_tokens": target.context,
         "supports_tools": target.tools,
         "supports_images": target.images,
+        "supports_thinking": target.thinks,
     }
     edits = [
         Put((*_ZED, "api_url"), target.url),
@@ -130,7 +132,8 @@ def _code_changes(places: Places, target: Target) -> list[Change]:
                 "name": NAME,
                 "url": f"{target.url}/v1/chat/completions",
                 "toolCalling": target.tools,
-                "vision": False,
+                "vision": target.images,
+                "thinking": target.thinks,
                 "maxInputTokens": target.context - target.output,
                 "maxOutputTokens": target.output,
             }
@@ -161,19 +164,28 @@ def _continue_file(places: Places) -> str:
 
 
 def _continue_changes(places: Places, target: Target) -> list[Change]:
+    """Continue guesses from a model's name how it fills a gap, unless a template says it."""
+    can = [
+        *(["tool_use"] if target.tools else []),
+        *(["image_input"] if target.images else []),
+    ]
+    _, prompt = zed_format(target)
     model: dict[str, Any] = {
         "name": NAME,
         "provider": "openai",
         "model": MODEL,
         "apiBase": f"{target.url}/v1",
         "apiKey": target.key or NO_KEY,
-        "roles": ["chat", "edit", "apply"],
-        **({"capabilities": ["tool_use"]} if target.tools else {}),
+        "roles": ["chat", "edit", "apply", *(["autocomplete"] if prompt else [])],
+        **({"capabilities": can} if can else {}),
         "defaultCompletionOptions": {
             "contextLength": target.context, "maxTokens": target.output,
         },
         "requestOptions": {"headers": {"X-UMA-App": "Continue"}},
     }  # fmt: skip
+    if prompt:
+        template = prompt.format("{{{prefix}}}", "{{{suffix}}}")
+        model["autocompleteOptions"] = {"template": template, "modelTimeout": SUGGESTION_MS}
     needed = {"name": "Local", "version": "1.0.0", "schema": "v1"}
     edits = [Put((name,), value, if_missing=True) for name, value in needed.items()]
     edits.append(Put(("models", Item("name", NAME)), model))

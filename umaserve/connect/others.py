@@ -35,7 +35,10 @@ def _llm_changes(places: Places, target: Target) -> list[Change]:
         "model_name": MODEL,
         "api_base": f"{target.url}/v1",
         **({"api_key_name": PROVIDER} if target.key else {}),
+        "supports_schema": True,
         **({"supports_tools": True} if target.tools else {}),
+        **({"vision": True} if target.images else {}),
+        **({"reasoning": True} if target.thinks else {}),
         "headers": {"X-UMA-App": "llm"},
     }
     entry = Put((Item("model_id", PROVIDER),), model)

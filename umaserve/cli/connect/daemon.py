@@ -140,6 +140,7 @@ def look(url: str, key: str) -> Target:
     return Target(
         url, key, str(props["model_alias"]), context, max(1, min(LONGEST_OUTPUT, context // 4)),
         tools, gap["prefix"] if whole else "", bool((props.get("modalities") or {}).get("vision")),
+        bool(props.get("thinks")),
     )  # fmt: skip
 
 

@@ -120,6 +120,7 @@ async def props(request: Request) -> Response:
             "eos_token": model.get("eos") or "",
             "modalities": {"vision": bool(model.get("vision")), "video": False, "audio": False},
             "gap": gap,
+            "thinks": bool((model.get("chat") or {}).get("thinks")),
             "build_info": model["library_version"],
             "is_sleeping": False,
         }

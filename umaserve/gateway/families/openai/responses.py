@@ -25,7 +25,6 @@ from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.families.openai.shapes import COUNTED
 from umaserve.gateway.translate.answering import (
     EVENT_STREAM,
-    SSE_COMMENT,
     cache_header,
     json_response,
     link_of,
@@ -131,7 +130,6 @@ class _Response:
     """A response, whole or as a stream of numbered events."""
 
     content_type = EVENT_STREAM
-    ping = SSE_COMMENT
 
     def __init__(
         self,
@@ -160,6 +158,12 @@ class _Response:
         self._output.take(Piece(answer.text, answer.reasoning, calls))
         self._output.finish(end.reason == "length", answer.calls)
         return self._ended(end)
+
+    @property
+    def ping(self) -> bytes:
+        """Return an event: to Codex, a comment is no sign of life."""
+        told = self._object("in_progress")
+        return self._events([{"type": "response.in_progress", "response": told}])
 
     def begin(self) -> bytes:
         told = self._object("in_progress")

@@ -15,6 +15,7 @@ import pytest
 from tests.support.fixtures.commands import TIMEOUT, environment, outcome, run, start
 from tests.support.fixtures.fake_daemon import FakeDaemon
 from umaserve.cli import COMMANDS, foreign
+from umaserve.cli.chat import command as chat
 
 
 @pytest.fixture
@@ -26,8 +27,14 @@ def daemon(tmp_path):
 # --- the front door ------------------------------------------------------------------------------
 
 
+def assert_fits(text):
+    """A terminal would break longer lines inside words."""
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
 def test_help_lists_every_command():
-    done = run("--help")
+    done = run("--help", COLUMNS="80")
+    assert_fits(done.stdout)
     assert done.returncode == 0
     assert set(COMMANDS) == {
         "serve",
@@ -59,9 +66,14 @@ def test_help_lists_every_command():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command):
-    done = run(command, "--help")
+    done = run(command, "--help", COLUMNS="80")
     assert done.returncode == 0
     assert done.stdout.startswith("usage: ") and done.stderr == ""
+    assert_fits(done.stdout)
+
+
+def test_help_in_a_chat_fits_a_terminal():
+    assert_fits(chat.HELP)
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import socket
 import struct
@@ -122,3 +123,20 @@ class _Loaded:
 def test_the_makefile_asks_for_nothing_that_bsd_sed_does_not_know() -> None:
     for line in (ROOT / "Makefile").read_text("utf-8").splitlines():
         assert "sed " not in line or "\\t" not in line, "BSD sed writes a t for it"
+
+
+def test_what_is_read_and_not_run_is_listed() -> None:
+    """Each file that asks which system it is on, or looks into /proc, is in the list of BUILD."""
+    page = (ROOT / "docs/BUILD.md").read_text("utf-8")
+    rows = page.partition("\n## macOS: read, not run\n")[2].splitlines()
+    places = [row.split("|")[-2] for row in rows if row.startswith("| ")]
+    listed = {name for cell in places for name in re.findall(r"`([\w/]+(?:/|\.py))`", cell)}
+    package = ROOT / "umaserve"
+    assert [n for n in sorted(listed) if not ((package / n).exists() or (ROOT / n).exists())] == []
+    asks = re.compile(r"""sys\.platform|["']/proc/|SO_PEERCRED|ru_maxrss|eventfd|epoll""")
+    files = [file for file in package.rglob("*.py") if asks.search(file.read_text("utf-8"))]
+    found = [file.relative_to(package) for file in files]
+    assert [
+        str(file) for file in sorted(found)
+        if not listed & {str(file), *(f"{folder}/" for folder in file.parents)}
+    ] == []  # fmt: skip

@@ -51,8 +51,8 @@ def _overview() -> str:
         "usage: umaserve [COMMAND] [OPTIONS]\n\n"
         "One daemon that shares one loaded language model with many local applications.\n\n"
         f"commands:\n{rows}\n\n"
-        "`umaserve COMMAND --help` explains a command; without a command, `serve` runs and takes\n"
-        "its options. --version prints the version.\n\n"
+        "`umaserve COMMAND --help` explains a command; without a command, `serve` runs\n"
+        "and takes its options. --version prints the version.\n\n"
         "A first try: `umaserve` here, then in a second terminal\n"
         '  uma-cli -p "def fibonacci(n):"'
     )

@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 EXIT_MISSED = 4
 
 EPILOG = """\
-The figures are worth something when nothing else runs on the machine.  Without
---model, the daemon at the socket is measured, its clients undisturbed but for the
-load; where none runs, and with --model or --fresh, one is started and ended again
-(its other settings come from the environment and UMA_CONFIG, as for `serve`).
+The figures are worth something when nothing else runs on the machine.
+Without --model, the daemon at the socket is measured, its clients undisturbed
+but for the load; where none runs, and with --model or --fresh, one is started
+and ended again (its other settings come from the environment and UMA_CONFIG,
+as for `serve`).
 
-exit status: 0 the cap was held beside background jobs, 4 it was missed, 2 there is
-no verdict (the daemon failed, the benchmark could not be run, or others used the
-cores or the daemon meanwhile), 3 protocol error, 130 interrupted
+exit status: 0 the cap was held beside background jobs, 4 it was missed, 2
+there is no verdict (the daemon failed, the benchmark could not be run, or
+others used the cores or the daemon meanwhile), 3 protocol error, 130
+interrupted
 """
 
 

@@ -15,8 +15,8 @@ from umaserve.cli.pictures import picture_parts
 
 HELP = '''/system TEXT  set the system message; without TEXT there is none
 /set          show temperature and the like; /set NAME VALUE changes one
-/model        the model that answers; /model NAME takes another of `umaserve ps`, or serves a
-              file for everybody
+/model        the model that answers; /model NAME takes one of `umaserve ps`,
+              or serves a file for everybody
 /retry        ask the last question again
 /undo         take the last question and its answer back
 /reset        forget the conversation

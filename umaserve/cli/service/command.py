@@ -59,7 +59,7 @@ def service(arguments: list[str]) -> int:
 def _overview() -> str:
     return (
         "usage: umaserve service install | uninstall | status | logs  [OPTIONS]\n\n"
-        "  install    start the daemon when this user logs in; takes the options of `serve`\n"
+        "  install    start the daemon when this user logs in; options as for `serve`\n"
         "  uninstall  stop it, and start it no more\n"
         "  status     whether it runs\n"
         "  logs       what it has logged\n\n"

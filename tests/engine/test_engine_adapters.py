@@ -1,0 +1,141 @@
+"""LoRA adapters of requests: what they say, whose texts they share, and their turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine_driver import DrivenEngine
+from tests.support.small_models import ROOT, write_header
+from umaserve.assets import demo_model_path
+from umaserve.llama.adapters import Adapters
+from umaserve.wire import messages as m
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+from make_lora import write_lora  # noqa: E402
+
+TEXT = "def add(a, b):\n    return a + b\n\n\n" * 6 + "def sub(a, b):\n"
+ENDLESS = m.Sampling(temperature=0.0, ignore_eos=True)
+BASE, FIRST, SECOND = ((0, 0.0),), ((0, 1.0),), ((1, 1.0),)
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[m.Adapter, ...]:
+    folder = tmp_path_factory.mktemp("lora")
+    return tuple(
+        m.Adapter(f"a{seed}", str(write_lora(demo_model_path(), folder / f"{seed}", seed=seed)))
+        for seed in (1, 2)
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(adapters: tuple[m.Adapter, ...]) -> Iterator[DrivenEngine]:
+    with DrivenEngine(n_ctx=4096, adapters=adapters) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DrivenEngine]:
+    with DrivenEngine(n_ctx=4096) as engine:
+        yield engine
+
+
+def said(engine: DrivenEngine, lora: tuple = (), n: int = 24, text: str = TEXT, **more) -> list:
+    return engine.run(text, max_tokens=n, sampling=ENDLESS, lora=lora, **more)
+
+
+def test_ready_tells_of_them(engine: DrivenEngine, adapters: tuple[m.Adapter, ...]) -> None:
+    assert engine.ready.adapters == adapters
+
+
+def test_scales_say_what_a_request_gets(engine: DrivenEngine, plain: DrivenEngine) -> None:
+    base = said(plain)
+    assert said(engine, BASE) == base
+    first, second = said(engine, FIRST), said(engine, SECOND)
+    assert len({tuple(each) for each in (base, first, second)}) == 3
+    both = said(engine)  # those of the start: both of scale 1
+    assert both == said(engine, ((0, 1.0), (1, 1.0)))
+    assert both not in (base, first, second)
+    assert said(engine, FIRST, deterministic=True)[:8] == first[:8]
+
+
+def test_libllama_says_the_same(engine: DrivenEngine, adapters: tuple, oracle) -> None:
+    Adapters(oracle.model, [adapters[0].path]).set(oracle.context, [1.0])
+    try:
+        oracle.assert_followed(TEXT, said(engine, FIRST))
+    finally:
+        Adapters(oracle.model, []).set(oracle.context, [])
+
+
+@pytest.mark.parametrize("options", [{}, {"without": ("prompt-aside", "slices")}])
+def test_sets_take_turns(adapters: tuple, plain: DrivenEngine, options: dict) -> None:
+    """Streams and prompts of three sets at once say what each says alone."""
+    sets = [(BASE, TEXT), (FIRST, TEXT), (SECOND, TEXT + "    x"), (FIRST, TEXT * 4)]
+    with DrivenEngine(n_ctx=4096, adapters=adapters, **options) as engine:
+        alone = [said(engine, lora, 60, text) for lora, text in sets]
+        assert alone[0] == said(plain, (), 60)
+        serials = [
+            engine.submit(text, max_tokens=60, sampling=ENDLESS, lora=lora, lane=i % 2)
+            for i, (lora, text) in enumerate(sets)
+        ]
+        for serial in serials:
+            engine.wait(serial)
+        # rows of one set may share a tick, which changes the last bits of a number
+        assert engine.generated(serials[0]) == alone[0]
+        assert engine.generated(serials[2]) == alone[2]
+        for serial, tokens in zip(serials, alone, strict=True):
+            assert len(engine.generated(serial)) == len(tokens) == 60
+            engine.release(serial)
+        # what is learned of the base's ticks is of the base alone, and it goes on as before
+        assert said(engine, BASE, 60) == alone[0]
+
+
+def test_a_text_is_shared_by_equal_sets_alone(engine: DrivenEngine) -> None:
+    def cached(lora: tuple) -> int:
+        serial = engine.submit(TEXT * 3, max_tokens=4, sampling=ENDLESS, lora=lora, domain="a")
+        engine.wait(serial)
+        found = int(engine.table.cached[engine.slots[serial]])
+        engine.release(serial)
+        return found
+
+    assert cached(FIRST) == 0
+    assert cached(FIRST) > 100
+    assert cached(SECOND) == 0
+    assert cached(BASE) == 0
+    assert cached(((0, 0.5),)) == 0
+    assert cached(BASE) > 100
+
+
+def test_what_cannot_be_is_refused(engine: DrivenEngine) -> None:
+    refused = engine.ended(engine.submit("x", lora=((2, 1.0),), max_tokens=2))
+    assert refused is not None and "lora names adapter 2; there are 2" in refused.message
+    refused = engine.ended(engine.submit("x", lora=FIRST, prompt_logprobs=0, max_tokens=2))
+    assert refused is not None and "prompt_logprobs" in refused.message
+
+
+def test_wrong_files_are_refused_in_words(tmp_path: Path) -> None:
+    other = write_lora(demo_model_path(), tmp_path / "other", architecture="llama")
+    strange = tmp_path / "strange"
+    write_header(
+        strange, general__architecture=check(demo_model_path()), general__type="adapter",
+        adapter__type="lora", adapter__lora__alpha=1.0,
+    )  # fmt: skip
+    cases = {
+        str(tmp_path / "none"): "No such file",
+        str(demo_model_path()): "is no LoRA adapter",
+        str(other): "is an adapter of a llama model",
+        str(strange): "unexpected suffix",
+    }
+    for path, words in cases.items():
+        with DrivenEngine(adapters=(m.Adapter("a", path),), expect_failure=True) as engine:
+            assert words in engine.failure and path in engine.failure, engine.failure
+
+
+def check(path: Path) -> str:
+    from umaserve.models.gguf import check_gguf
+
+    return check_gguf(path).architecture

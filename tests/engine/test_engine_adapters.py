@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
+from tests.support.oracle import Oracle
 from tests.support.small_models import ROOT, write_header
 from umaserve.assets import demo_model_path
 from umaserve.llama.adapters import Adapters
@@ -20,6 +21,7 @@ from make_lora import write_lora  # noqa: E402
 
 TEXT = "def add(a, b):\n    return a + b\n\n\n" * 6 + "def sub(a, b):\n"
 ENDLESS = m.Sampling(temperature=0.0, ignore_eos=True)
+Follows = Callable[[tuple, str, list[int]], None]
 BASE, FIRST, SECOND = ((0, 0.0),), ((0, 1.0),), ((1, 1.0),)
 
 
@@ -48,6 +50,22 @@ def said(engine: DrivenEngine, lora: tuple = (), n: int = 24, text: str = TEXT, 
     return engine.run(text, max_tokens=n, sampling=ENDLESS, lora=lora, **more)
 
 
+@pytest.fixture
+def follows(adapters: tuple[m.Adapter, ...], oracle: Oracle) -> Follows:
+    """Judges an answer by libllama with the adapters of a set."""
+    loaded = Adapters(oracle.model, [each.path for each in adapters])
+
+    def judge(lora: tuple, text: str, answer: list[int]) -> None:
+        scales = dict(lora)
+        loaded.set(oracle.context, [scales.get(number, 0.0) for number in range(len(loaded))])
+        try:
+            oracle.assert_followed(text, answer)
+        finally:
+            loaded.set(oracle.context, [0.0] * len(loaded))
+
+    return judge
+
+
 def test_ready_tells_of_them(engine: DrivenEngine, adapters: tuple[m.Adapter, ...]) -> None:
     assert engine.ready.adapters == adapters
 
@@ -60,38 +78,58 @@ def test_scales_say_what_a_request_gets(engine: DrivenEngine, plain: DrivenEngin
     both = said(engine)  # those of the start: both of scale 1
     assert both == said(engine, ((0, 1.0), (1, 1.0)))
     assert both not in (base, first, second)
-    assert said(engine, FIRST, deterministic=True)[:8] == first[:8]
 
 
-def test_libllama_says_the_same(engine: DrivenEngine, adapters: tuple, oracle) -> None:
-    Adapters(oracle.model, [adapters[0].path]).set(oracle.context, [1.0])
-    try:
-        oracle.assert_followed(TEXT, said(engine, FIRST))
-    finally:
-        Adapters(oracle.model, []).set(oracle.context, [])
+@pytest.mark.parametrize("alone", [False, True])
+def test_libllama_says_the_same(
+    engine: DrivenEngine, follows: Follows, oracle: Oracle, alone: bool
+) -> None:
+    answer = said(engine, FIRST, deterministic=alone)
+    follows(FIRST, TEXT, answer)
+    with pytest.raises(AssertionError):
+        follows(SECOND, TEXT, answer)
+    with pytest.raises(AssertionError):
+        oracle.assert_followed(TEXT, answer)
 
 
 @pytest.mark.parametrize("options", [{}, {"without": ("prompt-aside", "slices")}])
-def test_sets_take_turns(adapters: tuple, plain: DrivenEngine, options: dict) -> None:
+def test_sets_take_turns(
+    adapters: tuple[m.Adapter, ...], plain: DrivenEngine, follows: Follows, options: dict
+) -> None:
     """Streams and prompts of three sets at once say what each says alone."""
-    sets = [(BASE, TEXT), (FIRST, TEXT), (SECOND, TEXT + "    x"), (FIRST, TEXT * 4)]
+    sets = [(FIRST, TEXT), (SECOND, TEXT + "    x"), (FIRST, TEXT * 4), (BASE, TEXT * 3)]
     with DrivenEngine(n_ctx=4096, adapters=adapters, **options) as engine:
-        alone = [said(engine, lora, 60, text) for lora, text in sets]
-        assert alone[0] == said(plain, (), 60)
+        base = engine.submit(TEXT, max_tokens=200, sampling=ENDLESS, lora=BASE)
+        engine.wait(base, n_tokens=2)
         serials = [
-            engine.submit(text, max_tokens=60, sampling=ENDLESS, lora=lora, lane=i % 2)
-            for i, (lora, text) in enumerate(sets)
+            engine.submit(text, max_tokens=60, sampling=ENDLESS, lora=lora, lane=number % 2)
+            for number, (lora, text) in enumerate(sets)
         ]
-        for serial in serials:
+        for serial, (lora, text) in zip(serials[:3], sets, strict=False):
             engine.wait(serial)
-        # rows of one set may share a tick, which changes the last bits of a number
-        assert engine.generated(serials[0]) == alone[0]
-        assert engine.generated(serials[2]) == alone[2]
-        for serial, tokens in zip(serials, alone, strict=True):
-            assert len(engine.generated(serial)) == len(tokens) == 60
+            assert len(engine.generated(serial)) == 60
+            follows(lora, text, engine.generated(serial))
+        engine.wait(base)
+        ticks = engine.generated(base)
+        engine.wait(serials[3])
+        follows(BASE, TEXT * 3, engine.generated(serials[3]))
+        follows(BASE, TEXT, ticks)
+        for serial in (base, *serials):
             engine.release(serial)
-        # what is learned of the base's ticks is of the base alone, and it goes on as before
-        assert said(engine, BASE, 60) == alone[0]
+        assert said(engine, BASE) == said(plain)
+
+
+def test_the_base_says_the_same_to_the_byte(engine: DrivenEngine, plain: DrivenEngine) -> None:
+    base = engine.submit(TEXT, max_tokens=200, sampling=ENDLESS, lora=BASE)
+    engine.wait(base, n_tokens=2)
+    other = engine.submit(TEXT, max_tokens=100, sampling=ENDLESS, lora=FIRST)
+    engine.wait(other, n_tokens=2)
+    assert len(engine.generated(base)) < 200
+    engine.wait(base)
+    engine.wait(other)
+    assert engine.generated(base) == said(plain, (), 200)
+    for serial in (base, other):
+        engine.release(serial)
 
 
 def test_a_text_is_shared_by_equal_sets_alone(engine: DrivenEngine) -> None:
@@ -118,16 +156,16 @@ def test_what_cannot_be_is_refused(engine: DrivenEngine) -> None:
 
 
 def test_wrong_files_are_refused_in_words(tmp_path: Path) -> None:
-    other = write_lora(demo_model_path(), tmp_path / "other", architecture="llama")
+    other = write_lora(demo_model_path(), tmp_path / "other", architecture="gemma3")
     strange = tmp_path / "strange"
     write_header(
         strange, general__architecture=check(demo_model_path()), general__type="adapter",
         adapter__type="lora", adapter__lora__alpha=1.0,
     )  # fmt: skip
     cases = {
-        str(tmp_path / "none"): "No such file",
+        str(tmp_path / "none"): "does not exist",
         str(demo_model_path()): "is no LoRA adapter",
-        str(other): "is an adapter of a llama model",
+        str(other): "is an adapter of a gemma3 model",
         str(strange): "unexpected suffix",
     }
     for path, words in cases.items():

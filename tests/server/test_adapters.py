@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
 from benchmarks.peers import LlamaServer
-from tests.support.gateway import post
-from tests.support.http_client import port_of, send
+from tests.support.gateway import Posted, post
+from tests.support.http_client import port_of
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
 from tests.support.small_models import ROOT
@@ -38,6 +39,12 @@ def daemon(path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daem
         yield daemon
 
 
+def get(port: int, path: str) -> Any:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    return Posted(connection.getresponse()).json
+
+
 def texts(port: int) -> list[str]:
     answers = [post(port, "/completion", {**ASKED, "lora": scales}) for scales in SCALES]
     assert all(each.status == 200 for each in answers), [each.body for each in answers]
@@ -62,7 +69,7 @@ def test_a_request_names_scales(daemon: DaemonProcess) -> None:
 def test_wrong_ones_are_refused(daemon: DaemonProcess) -> None:
     for lora, words in (
         ([{"id": 1, "scale": 1.0}], "adapter 1; there are 1"),
-        ([{"id": 0, "scale": 101}], '"lora[].scale" must be a number from -100 to 100'),
+        ([{"id": 0, "scale": 101}], '"lora[0].scale" must be a number from -100 to 100'),
         ("noise", '"lora" must be a list of at most 256 objects of id and scale'),
     ):
         answer = post(port_of(daemon), "/completion", {**ASKED, "lora": lora})
@@ -72,15 +79,16 @@ def test_wrong_ones_are_refused(daemon: DaemonProcess) -> None:
 def test_the_scales_of_all_others_change(daemon: DaemonProcess, path: str) -> None:
     port = port_of(daemon)
     unnamed, off, *_ = texts(port)
-    (listed,) = send(port, "GET", "/lora-adapters").json
+    (listed,) = get(port, "/lora-adapters")
     assert (listed["id"], listed["path"], listed["scale"]) == (0, path, 1.0)
-    assert send(port, "GET", "/props").json["lora_adapters"] == [listed]
+    assert get(port, "/props")["lora_adapters"] == [listed]
     with daemon.client() as client:
-        assert client.ask({"type": "info"})["info"]["model"]["adapters"] == [listed]
-        assert client.ask({"type": "adapters"})["adapters"] == [listed]
+        client.send(type="adapters")
+        assert client.answer("adapters")["adapters"] == [listed]
+    assert daemon.info()["model"]["adapters"] == [listed]
     try:
         assert post(port, "/lora-adapters", [{"id": 0, "scale": 0.0}]).json == {"success": True}
-        assert send(port, "GET", "/lora-adapters").json == [{**listed, "scale": 0.0}]
+        assert get(port, "/lora-adapters") == [{**listed, "scale": 0.0}]
         assert texts(port)[0] == off
         assert post(port, "/lora-adapters", [{"id": 3, "scale": 1.0}]).status == 400
         assert post(port, "/lora-adapters", {}).status == 400
@@ -99,7 +107,5 @@ def test_llama_server_says_the_same(daemon: DaemonProcess, path: str) -> None:
     model = str(demo_model_path())
     with LlamaServer(model, n_ctx=2048, parallel=1, threads=1, extra=extra) as server:
         assert texts(port_of(daemon)) == texts(server.port)
-        ours, theirs = (
-            send(port, "GET", "/lora-adapters").json for port in (port_of(daemon), server.port)
-        )
+        ours, theirs = (get(port, "/lora-adapters") for port in (port_of(daemon), server.port))
     assert [{k: v for k, v in each.items() if k != "name"} for each in ours] == theirs

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.test_engine_shift import SIZE, Row
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.small_models import ROOT, write_header
@@ -130,6 +131,29 @@ def test_the_base_says_the_same_to_the_byte(engine: DrivenEngine, plain: DrivenE
     assert engine.generated(base) == said(plain, (), 200)
     for serial in (base, other):
         engine.release(serial)
+
+
+def test_a_full_context_goes_on_with_its_adapters(
+    adapters: tuple[m.Adapter, ...], oracle: Oracle, follows: Follows
+) -> None:
+    """The row is full in its turn, and is shifted in that of the base, where it does not run."""
+    with DrivenEngine(n_ctx=1024, n_positions=SIZE, adapters=adapters) as engine:
+        row = Row(engine, TEXT, 400, 4, lora=FIRST)
+        while not row.tokens or len(row.tokens) < 400:
+            base = engine.submit(TEXT, max_tokens=60, sampling=ENDLESS, lora=BASE)
+            row.until_full()
+            if len(row.tokens) < 400:
+                row.shift()
+            engine.wait(base)
+            follows(BASE, TEXT, engine.generated(base))
+            engine.release(base)
+        assert row.shifts >= 2
+        loaded = Adapters(oracle.model, [adapters[0].path])
+        for scale, is_right in ((1.0, True), (0.0, False)):
+            loaded.set(oracle.context, [scale])
+            gaps = oracle.shifted_gaps(row.prompt, row.tokens, SIZE, 4)
+            loaded.set(oracle.context, [0.0])
+            assert (gaps.max() < 4.0) == is_right
 
 
 def test_a_text_is_shared_by_equal_sets_alone(engine: DrivenEngine) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.test_engine_shift import SIZE, Row
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
+from tests.support.shifted_rows import SIZE, Row
 from tests.support.small_models import ROOT, write_header
 from umaserve.assets import demo_model_path
 from umaserve.llama.adapters import Adapters

@@ -120,16 +120,22 @@ def test_sets_take_turns(
         assert said(engine, BASE) == said(plain)
 
 
-def test_the_base_says_the_same_to_the_byte(engine: DrivenEngine, plain: DrivenEngine) -> None:
-    base = engine.submit(TEXT, max_tokens=200, sampling=ENDLESS, lora=BASE)
+def test_the_base_says_the_same_to_the_byte(
+    engine: DrivenEngine, plain: DrivenEngine, follows: Follows
+) -> None:
+    """Deterministic, since the places of others' cells move the numbers of any other request."""
+    base = engine.submit(TEXT, max_tokens=200, sampling=ENDLESS, lora=BASE, deterministic=True)
+    beside = engine.submit(TEXT, max_tokens=200, sampling=ENDLESS, lora=BASE)
     engine.wait(base, n_tokens=2)
     other = engine.submit(TEXT, max_tokens=100, sampling=ENDLESS, lora=FIRST)
     engine.wait(other, n_tokens=2)
     assert len(engine.generated(base)) < 200
-    engine.wait(base)
-    engine.wait(other)
-    assert engine.generated(base) == said(plain, (), 200)
-    for serial in (base, other):
+    for serial in (base, beside, other):
+        engine.wait(serial)
+    assert engine.generated(base) == said(plain, (), 200, deterministic=True)
+    follows(BASE, TEXT, engine.generated(beside))
+    follows(FIRST, TEXT, engine.generated(other))
+    for serial in (base, beside, other):
         engine.release(serial)
 
 

@@ -7,6 +7,14 @@ from typing import NamedTuple
 ROLES = ("chat", "completion", "embed", "rerank")
 
 
+class AdapterSettings(NamedTuple):
+    """A LoRA adapter by name: its file, and its scale where a request names none."""
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+
 class ModelSettings(NamedTuple):
     """``path``: any reference to its file, or the file; what is ``None`` is as for the daemon.
 
@@ -21,6 +29,7 @@ class ModelSettings(NamedTuple):
     kv_type: tuple[str, str] | None = None
     draft_model: str | None = None
     mmproj: str | None = None
+    lora: tuple[AdapterSettings, ...] | None = None
     ttl_s: float | None = None
     pin: bool = False
     role: str = ""

@@ -46,7 +46,7 @@ def test_the_messages_of_the_page_are_valid():
     blocks = re.findall(r"```json\n(.*?)```", PAGE, re.S)
     lines = [line for block in blocks for line in block.splitlines()]
     table = re.findall(r"^\| `(\{\"type\".*?\})` \|", PAGE, re.M)
-    assert len(lines) == 13 and len(table) == 16
+    assert len(lines) == 13 and len(table) == 17
     for line in lines:
         message = json.loads(line)
         if "event" not in message:

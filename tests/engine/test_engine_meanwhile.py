@@ -130,6 +130,7 @@ def engine(messages=(), **changes):
         ),
         "landing": SimpleNamespace(settle_first=seen.append),
         "aside": SimpleNamespace(has_jobs=False),
+        "turns": SimpleNamespace(is_on=False),
         "handle": seen.append, "later": [],
         "seen": seen,
         "table": SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
@@ -160,3 +161,4 @@ def test_the_ticks_stop_for_what_is_left():
     assert not meanwhile(engine(seats=SimpleNamespace(admit=lambda under_way: False)))
     assert not meanwhile(engine(control=SimpleNamespace(receive=lambda _: [], closed=True)))
     assert not meanwhile(engine(aside=SimpleNamespace(has_jobs=True)))
+    assert not meanwhile(engine(turns=SimpleNamespace(is_on=True)))

@@ -78,7 +78,7 @@ def test_what_is_not_there_says_so(daemon: DaemonProcess, method: str, path: str
     assert "not supported by this server" in error["message"]
     if path.startswith("/v1/messages"):
         assert reply.json["type"] == "error"
-    elif path in ("/slots/{id}", "/lora-adapters"):
+    elif path == "/slots/{id}":
         assert error["code"] == 501
     else:
         assert error["type"] == "not_supported_error"

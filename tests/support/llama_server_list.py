@@ -518,7 +518,6 @@ NOT_HERE = (
     Case("streams of conversations", "/v1/streams/lookup", {"conversation_ids": ["a"]}, REFUSED,
          501),
     Case("adapters", "/lora-adapters", None, {"": []}),
-    Case("adapters set", "/lora-adapters", {}, REFUSED, 501),
     *(
         Case(f"adapters of a request: {lora}", COMPLETION,
              {"prompt": "x", "lora": lora, "n_predict": 2}, {"tokens_predicted": 2})

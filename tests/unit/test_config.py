@@ -388,3 +388,19 @@ def test_the_public_names_of_the_serve_command():
         assert getattr(Config(), field) == default
     assert (BY_NAME["kv_type"].flag, BY_NAME["kv_type"].env) == ("--kv-type", "UMA_KV_TYPE")
     assert BY_NAME["ipc"].flag == "--ipc" and BY_NAME["log_json"].flag == "--log-json"
+
+
+def test_adapters_have_names_files_and_scales(tmp_path) -> None:
+    file = tmp_path / "uma.toml"
+    file.write_text(
+        '[models."m"]\npath = "m.gguf"\nlora = {a = "a.gguf", b = {path = "b.gguf", scale = 0}}\n'
+    )
+    model = load_config({"config": str(file)}, {}).models["m"]
+    assert model.lora == (("a", "a.gguf", 1.0), ("b", "b.gguf", 0.0))
+    config = load_config({"lora": "a=a.gguf, b=b:c.gguf:0.5"}, {})
+    assert config.lora == (("a", "a.gguf", 1.0), ("b", "b:c.gguf", 0.5))
+    assert 'lora = {"a" = {path = "a.gguf", scale = 1}' in config.explain()
+    file.write_text(config.explain())
+    assert load_config({"config": str(file)}, {}).lora == config.lora
+    for wrong in ("a.gguf", "a=", "=a.gguf", "a=x,a=y", "a=x:101"):
+        assert "flag --lora" in refusal({"lora": wrong})

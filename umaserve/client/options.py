@@ -69,6 +69,7 @@ class Options(TypedDict, total=False):
     cache_scope: Literal["shared", "private"] | None
     speculate: Literal["auto"] | bool | None
     deterministic: bool | None
+    lora: list[dict[str, Any]] | None
     stream: bool | None
     priority: Literal["auto", "interactive", "background"] | None
     session: str | None

@@ -14,6 +14,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from umaserve.model_settings import AdapterSettings
+
 _UNITS = {
     "": 1,
     "b": 1,
@@ -29,6 +31,8 @@ _UNITS = {
 }
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd]?)")
+_SCALE = re.compile(r":([+-]?\d+(?:\.\d+)?)$")
+MOST_SCALE = 100.0  # of an adapter
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -248,6 +252,42 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """LoRA adapters by name: a table of files, or a text with commas between them.
+
+    The value is a tuple of `AdapterSettings`.
+    """
+
+    metavar: str = "NAME=FILE[:SCALE],..."
+    words: str = "adapters as NAME=FILE or NAME=FILE:SCALE, or a table of NAME = FILE"
+
+    def parse(self, value: Any) -> tuple[AdapterSettings, ...]:
+        if isinstance(value, str):
+            pairs = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
+        elif isinstance(value, dict):
+            pairs = list(value.items())
+        else:
+            raise ValueError(self.words)
+        found = [self._adapter(str(name).strip(), each) for name, each in pairs]
+        if len({each.name for each in found}) < len(found):
+            raise ValueError(f"{self.words}, each of another name")
+        return tuple(found)
+
+    def _adapter(self, name: str, value: Any) -> AdapterSettings:
+        path, scale = value, 1.0
+        if isinstance(value, dict) and set(value) <= {"path", "scale"}:
+            path, scale = value.get("path"), value.get("scale", 1.0)
+        elif isinstance(value, str) and (end := _SCALE.search(value)):
+            path, scale = value[: end.start()], float(end[1])
+        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+        if not name or not isinstance(path, str) or not path.strip() or "\0" in path:
+            raise ValueError(self.words)
+        if not is_number or not abs(scale) <= MOST_SCALE:
+            raise ValueError(f"{self.words}; a SCALE is a number from -100 to 100")
+        return AdapterSettings(name, os.path.expanduser(path.strip()), float(scale))
+
+
+@dataclass(frozen=True)
 class SocketPath:
     """A path that fits a Unix socket address of this system."""
 
@@ -384,7 +424,7 @@ class TcpAddress(HttpAddress):
 
 Kind = (
     Whole | Bytes | Number | Switch | Choice | Path | PolicyName | PolicyParts | SocketPath
-    | KvType | Bandwidth | HttpAddress | Names | Duration
+    | KvType | Bandwidth | HttpAddress | Names | Duration | Adapters
 )
 
 

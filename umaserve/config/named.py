@@ -4,13 +4,14 @@ set."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from umaserve.app_settings import AppSettings
 from umaserve.config.kinds import (
+    Adapters,
     Choice,
     ConfigError,
     Duration,
@@ -21,7 +22,7 @@ from umaserve.config.kinds import (
     Switch,
     Whole,
 )
-from umaserve.model_settings import ROLES, ModelSettings
+from umaserve.model_settings import ROLES, AdapterSettings, ModelSettings
 
 MOST_NAME = 128  # characters, as of ``app`` in a request
 LANES = ("auto", "interactive", "background")
@@ -138,6 +139,7 @@ MODELS = Table(
             "the smaller model that drafts for it"),
         Key("mmproj", "mmproj", Path("FILE|auto|off", "a path, auto or off"), "`--mmproj`",
             "the projector of its pictures"),
+        Key("lora", "lora", Adapters(), "`--lora`", "its LoRA adapters"),
         Key("ttl", "ttl_s", Duration(), "`--idle-unload`",
             "time without a request after which it leaves memory; off: never"),
         Key("pin", "pin", Switch(), "off", "loaded at start, and never leaves"),
@@ -149,7 +151,17 @@ MODELS = Table(
 TABLES = (APPS, MODELS)
 
 
+def adapters_toml(adapters: Iterable[AdapterSettings]) -> str:
+    """Adapters as a table in one line."""
+    return "{" + ", ".join(
+        f'"{_quoted(each.name)}" = {{path = "{_quoted(each.path)}", scale = {each.scale:g}}}'
+        for each in adapters
+    ) + "}"  # fmt: skip
+
+
 def _toml(value: Any) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], AdapterSettings):
+        return adapters_toml(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple) and len(value) == 2 and all(each in _KV for each in value):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from umaserve.config.kinds import (
+    Adapters,
     Bandwidth,
     Bytes,
     Choice,
@@ -211,6 +212,9 @@ OPTIONS: tuple[Option, ...] = (
            Path("FILE|auto|off", "a path, auto or off"), "auto",
            "projector of pictures, a GGUF file; auto: mmproj*.gguf beside the model; pictures take "
            "uma-eyes (`umaserve build --with-eyes`)"),
+    Option("lora", "--lora", "UMA_LORA", "model", "lora", Adapters(), "",
+           "LoRA adapters of the model, GGUF files; requests choose by `lora`, and have all of "
+           "SCALE (1) otherwise", "none"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
            "seconds of a tick after which the engine counts as hung, or 20 times its longest tick "

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from umaserve.app_settings import AppSettings
 from umaserve.config.kinds import KV_TYPES
 from umaserve.config.kinds import ConfigError as ConfigError
-from umaserve.config.named import APPS, MODELS
+from umaserve.config.named import APPS, MODELS, adapters_toml
 from umaserve.config.options import OPTIONS, SECTIONS, Option
-from umaserve.model_settings import ModelSettings
+from umaserve.model_settings import AdapterSettings, ModelSettings
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Config:
     speculate: str = "auto"
     draft_model: str = ""
     mmproj: str = "auto"
+    lora: tuple[AdapterSettings, ...] = ()
     hang_timeout_s: float = 0.0
     latency_cap: float = 1.2
     reading_ms: float = 25.0
@@ -138,6 +139,8 @@ class Config:
         for name, number in getattr(option.kind, "names", ()):  # as a person would type it
             if value == number and isinstance(number, int):
                 return f'"{name}"'
+        if option.name == "lora":
+            return adapters_toml(value)
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, str):

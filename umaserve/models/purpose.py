@@ -9,7 +9,7 @@ from .header import GGUFInfo
 POOLING_RANK = 4  # LLAMA_POOLING_TYPE_RANK
 
 _OTHER_TYPES = {
-    "adapter": "a LoRA adapter; name the model that it changes, or merge the two",
+    "adapter": "a LoRA adapter; name the model that it changes, and this by --lora NAME=FILE",
     "imatrix": "an importance matrix, which quantizing a model needs; name the model",
     "mmproj": "the projector of a multimodal model (mmproj); name the language model beside it",
 }

@@ -47,7 +47,7 @@ class SchedulerState(NamedTuple):
     """Columns of the session table that a policy reads (borrowed, one entry per slot).
 
     ``served`` grows in the order in which rows were last part of a batch.  ``aside`` is 1 where the
-    prompt is being computed beside the ticks, and -1 where it cannot be.  It is AT_PICTURE where no
+    prompt is being computed beside the ticks, and -1 where it cannot be.  It is NOT_FED where no
     tick may feed the row now.  Both belong to the engine.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from umaserve.wire.states import AT_PICTURE
+from umaserve.wire.states import NOT_FED
 
 from .base import RUNNING, Knobs, Memory, Plan, SchedulerState, Tick
 from .cost.model import CostModel
@@ -25,7 +25,7 @@ def plan_tick(
     plan: Plan,
 ) -> int:
     """Fill ``plan``; returns the number of entries (0 = nothing to do)."""
-    running = np.flatnonzero((state.state == RUNNING) & (state.aside != AT_PICTURE)).tolist()
+    running = np.flatnonzero((state.state == RUNNING) & (state.aside != NOT_FED)).tolist()
     isolated = [s for s in running if state.isolate[s]]
     if isolated and (len(isolated) == len(running) or tick.number % 2 == 0):
         running = [min(isolated, key=lambda s: state.served[s])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
-from umaserve.wire.states import AT_PICTURE
+from umaserve.wire.states import NOT_FED
 
 from .base import (
     KIND_ASIDE,
@@ -28,7 +28,7 @@ def survey(state, tick, knobs, memory):
     lanes = knobs.features & LANES
     for s in range(state.state.shape[0]):
         kind = KIND_NONE
-        if state.state[s] == RUNNING and state.aside[s] != AT_PICTURE:
+        if state.state[s] == RUNNING and state.aside[s] != NOT_FED:
             back = lanes and state.lane[s] != 0
             left = state.n_tokens[s] - state.n_past[s]
             if state.isolate[s]:

@@ -56,6 +56,7 @@ from umaserve.protocol.frames import (
 from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import (
     AdminMessage,
+    AskAdapters,
     AskCache,
     AskModels,
     Cancel,
@@ -80,8 +81,8 @@ __all__ = [
     "BYTES_A_TOKEN", "ERRORS", "E_IO_001", "E_LIMIT_001", "E_LIMIT_002", "E_LIMIT_003",
     "E_LIMIT_004", "E_MODEL_001", "E_MODEL_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005",
     "E_RUNTIME_001", "E_RUNTIME_002", "E_RUNTIME_003", "REASONS", "ROLES", "STOPPING",
-    "WITHOUT_KEY", "AdminMessage", "AskCache", "AskModels", "Beginning", "Cancel", "ChatMessage",
-    "ChatOptions",
+    "WITHOUT_KEY", "AdminMessage", "AskAdapters", "AskCache", "AskModels", "Beginning", "Cancel",
+    "ChatMessage", "ChatOptions",
     "Constraint", "DetokenizeRequest", "Embed", "Ending", "FrameDecoder", "Generate", "Info",
     "Limits", "Load", "Metrics", "Overflow", "Ping", "ProtocolError", "Rated", "Render", "Rerank",
     "SetPriority", "Timings", "TokenEncoder", "TokenizeRequest", "TopLogprob", "Unload", "Usage",

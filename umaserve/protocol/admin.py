@@ -8,6 +8,7 @@ from umaserve.protocol.generate import cap, conversation
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import (
     AdminMessage,
+    AskAdapters,
     AskCache,
     AskModels,
     Cancel,
@@ -24,7 +25,7 @@ from umaserve.protocol.messages import (
     Unload,
 )
 from umaserve.protocol.mistakes import missing, wrong
-from umaserve.protocol.tables import fields
+from umaserve.protocol.tables import fields, settings
 
 # decoded to the fields of their type
 _PLAIN: dict[str, Any] = {
@@ -52,6 +53,8 @@ def admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     if kind in _PLAIN:
         message: AdminMessage = _PLAIN[kind](**given)
         return message
+    if kind == "adapters":
+        return AskAdapters(wire.id, wire.model, settings.adapters(wire.lora))
     if kind == "tokenize":
         text = given.pop("text")
         several = isinstance(text, list)

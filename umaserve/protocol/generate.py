@@ -56,6 +56,7 @@ def generate(wire: Any, limits: PromptLimits) -> Generate:
             "constraint": binding,
             "stop": _stop(wire),
             "speculate": given["speculate"] is not False,
+            "lora": settings.adapters(wire.lora) or (),
             "add_bos": None if given["add_bos"] == "auto" else given["add_bos"],
             "t_max_predict_ms": max(given["t_max_predict_ms"], 0),
             "key": wire.key or "",

@@ -30,6 +30,7 @@ class Generate(msgspec.Struct, frozen=True):
     cache_scope: str = "shared"
     speculate: bool = True  # tokens may be drafted for it
     deterministic: bool = False
+    lora: tuple[tuple[int, float], ...] = ()  # adapters and their scales; none: the model's
     add_bos: bool | None = None  # None: once
     parse_special: bool = True  # in ``prompt``
     echo: bool = False
@@ -154,12 +155,21 @@ class AskModels(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
+class AskAdapters(msgspec.Struct, frozen=True):
+    """Request for a model's LoRA adapters.  ``lora``: from now on requests that name none have
+    these."""
+
+    id: str | None = None
+    model: str | None = None
+    lora: tuple[tuple[int, float], ...] | None = None
+
+
 class Ping(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
 AdminMessage = (
     Cancel | SetPriority | Metrics | Load | Unload | Info | TokenizeRequest | DetokenizeRequest
-    | Embed | Rerank | Render | AskCache | AskModels | Ping
+    | Embed | Rerank | Render | AskCache | AskModels | AskAdapters | Ping
 )  # fmt: skip
 Message = Generate | AdminMessage

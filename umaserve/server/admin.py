@@ -13,6 +13,7 @@ from umaserve.protocol import (
     E_PROTO_003,
     STOPPING,
     AdminMessage,
+    AskAdapters,
     AskCache,
     AskModels,
     Cancel,
@@ -33,6 +34,7 @@ from umaserve.protocol import (
 from umaserve.server.encoding import Encoding
 from umaserve.server.overview import Overview, Watched, info, models_of
 from umaserve.server.requests.request import LANES, Request
+from umaserve.server.supervision.model_rows import adapters_of
 from umaserve.server.text_answers import TextAnswers, program_asking
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Admin:
             case AskModels():
                 models = models_of(self._daemon)
                 connection.send(admin_event("models", message.id, models=models))
+            case AskAdapters():
+                self._start(connection, message, self._adapters)
             case Cancel() if message.serial is None and message.id in connection.questions:
                 connection.questions[message.id].cancel()
                 connection.send(admin_event("cancelled", message.id, found=True))
@@ -194,6 +198,20 @@ class Admin:
         await supervisor.changes.unload()
         self._daemon.log("info", f"{name} was unloaded")
         connection.send(admin_event("unloaded", message.id))
+
+    async def _adapters(self, connection: Connection, message: AskAdapters) -> None:
+        """Tell a model's adapters; before that, change the scales where the message names some."""
+        service = self._daemon.models.named(message.model).service
+        await (await self._daemon.models.engine(service)).settled.wait()
+        found = adapters_of(service)
+        if message.lora is not None:
+            named = dict(message.lora)
+            if strangers := [i for i, scale in named.items() if scale and i >= len(found)]:
+                text = f'"lora" names adapter {strangers[0]}; the model has {len(found)}'
+                raise ProtocolError(E_PROTO_003, text)
+            service.lora = tuple((i, named.get(i, 0.0)) for i in range(len(found)))
+            found = adapters_of(service)
+        connection.send(admin_event("adapters", message.id, adapters=found))
 
     def _refuse_when_stopping(self) -> None:
         if self._daemon.stopping:

@@ -14,7 +14,7 @@ from umaserve.server.clients.limits import Limits
 from umaserve.server.figures.machine import MachineUse
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
-from umaserve.server.supervision.model_rows import SHOWN, model_of, model_row, state_of
+from umaserve.server.supervision.model_rows import SHOWN, adapters_of, model_of, model_row, state_of
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
@@ -108,6 +108,8 @@ def info(daemon: Watched, name: str | None = None, *, template: bool = False) ->
     next_try = daemon.models.all[service.number].next_try
     model = model_of(service.engine) if service.engine is not None else None
     ready = service.engine.ready if service.engine is not None else None
+    if model is not None and (adapters := adapters_of(service)):
+        model["adapters"] = adapters
     if template and model is not None and ready is not None:
         model["template"] = ready.chat_template
     config = daemon.config

@@ -99,6 +99,19 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
     budget: Budget | None = None
 
 
+class Adapter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A LoRA adapter of a model, and its ``scale`` where a request names none.
+
+    ``task_name`` and ``prompt_prefix`` are what its file says of itself.
+    """
+
+    name: str
+    path: str
+    scale: float = 1.0
+    task_name: str = ""
+    prompt_prefix: str = ""
+
+
 # --- front -> engine -----------------------------------------------------------------------------
 
 
@@ -141,6 +154,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     speculate: str = "auto"
     draft_model: str = ""  # the path of the model that drafts
     mmproj: str = ""  # the path of the projector of pictures
+    adapters: tuple[Adapter, ...] = ()
     without: tuple[str, ...] = ()  # parts of the policy that are switched off
     sampling_threads: int = -1  # besides the loop's own; -1 leaves the choice to the engine
     prefill_threads: int = -1  # cores for prompts aside; -1 = chosen, 0 = none
@@ -211,6 +225,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     ``auto``: nobody has named the lane, and the policy may change it.  ``domain``: whose texts may
     begin as this one does and share what was computed; None: nobody's.
     ``session``: it names the session that it belongs to, which will come back.
+    ``lora``: the numbers of adapters and their scales; without any, those of `Start`.
     ``speculate``: tokens may be drafted for it.  ``shifts``: where its context is full, `Shift` may
     follow.  Of ``tokens`` whose context was shifted before, those are given that are still in it.
     ``n_prompt`` is their number less all that were generated.
@@ -247,6 +262,7 @@ class Submit(msgspec.Struct, tag="submit", omit_defaults=True):
     left: list[int] = []
     pictures: tuple[Picture, ...] = ()  # in the order of the prompt; ``tokens`` has their tokens
     speculate: bool = True
+    lora: tuple[tuple[int, float], ...] = ()
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None
 
@@ -393,6 +409,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     eyes_program: str = ""  # uma-eyes, of the build that the engine runs
     why_no_eyes: str = "this model reads text only"  # why it sees no pictures; empty where it does
     n_embd_input: int = 0  # numbers of an embedding that it takes in place of a token
+    adapters: tuple[Adapter, ...] = ()
 
     @property
     def n_positions(self) -> int:

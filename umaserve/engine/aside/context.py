@@ -88,6 +88,7 @@ class AsideContext:
             op_offload=not loaded.on_processor,
             **hooks,
         )
+        loaded.adapters.set(self.context)
         abort.watch(self.context, words)
         self.batch = Batch(loaded.library.ffi, chunk, 1)
         self.n_embd = loaded.model.n_embd

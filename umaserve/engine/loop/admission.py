@@ -63,7 +63,7 @@ class Admission:
         self._cancelled: set[int] = set()
         self._awaited = 0
         # set by who keeps beginnings of texts, and by who computes what stands beside the requests
-        self.on_row: Callable[[int, str | None, bool], None] = lambda slot, domain, session: None
+        self.on_row: Callable[[int, m.Submit], None] = lambda slot, message: None
         self.on_pictures: Callable[[int, tuple[m.Picture, ...]], None] = lambda slot, pictures: None
         self.on_embed: Callable[[m.Embed, list[list[int]], str], None]
         self.on_prompt: Callable[[m.Submit, list[int]], None]
@@ -264,6 +264,10 @@ class Admission:
             )
             self.reject(message, "E_PROTO_003", text)
             return
+        why = self._why_no_adapters(message)
+        if why:
+            self.reject(message, "E_PROTO_003", why)
+            return
         max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
         if message.max_tokens == m.NO_TOKENS:
             max_tokens = 0
@@ -283,6 +287,16 @@ class Admission:
             self.constraints.attach(message.serial)
             stores_first()  # the state goes last: it is what the front looks at
             self._table.state[message.slot] = t.WAITING
+
+    def _why_no_adapters(self, message: m.Submit) -> str:
+        """Why a request cannot have the adapters that it names; empty where it can."""
+        sets = self._loaded.adapters
+        strangers = [i for i, scale in message.lora if scale and not 0 <= i < len(sets)]
+        if strangers and len(sets):
+            return f"lora names adapter {strangers[0]}; there are {len(sets)}, from 0 on"
+        if message.prompt_logprobs >= 0 and sets.scales(message.lora) != sets.home:
+            return "prompt_logprobs cannot be told with other adapters than those of the start"
+        return ""
 
     def _bound(self) -> str:
         """Text that says what bounds a session's tokens, and what to do about that."""
@@ -332,5 +346,5 @@ class Admission:
         table.auto[slot] = t.AUTO_NEW if message.auto else t.LABELLED
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)
-        self.on_row(slot, message.domain, message.session)
+        self.on_row(slot, message)
         self.on_pictures(slot, message.pictures if tokens else ())

@@ -48,10 +48,12 @@ class Apart:
             waiting.remove(first)
         return set(waiting)
 
-    def begin(self) -> None:
-        """A row begins: the context holds nothing."""
+    def begin(self, slot: int) -> None:
+        """A row begins: the context holds nothing, and computes with the row's adapters."""
         assert self._context is not None
-        self._context.context.clear()
+        context, engine = self._context.context, self._engine
+        context.clear()
+        engine.loaded.adapters.set(context, engine.turns.scales(slot))
         self._engine.work.flight.apart = self._context.context.address
 
     def cut(self, n_kept: int) -> int:

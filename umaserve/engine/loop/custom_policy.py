@@ -11,7 +11,7 @@ from umaserve.engine.model.loaded import CannotLoad
 from umaserve.policy import greedy
 from umaserve.policy.base import Plan, SchedulerState
 from umaserve.wire import table as t
-from umaserve.wire.states import AT_PICTURE
+from umaserve.wire.states import NOT_FED
 
 
 def find_policy(name: str) -> Callable[..., int] | None:
@@ -56,5 +56,5 @@ def _are_running(slots: np.ndarray, state: SchedulerState) -> bool:
         known
         and np.unique(slots).size == slots.size
         and bool((state.state[slots] == t.RUNNING).all())
-        and bool((state.aside[slots] != AT_PICTURE).all())
+        and bool((state.aside[slots] != NOT_FED).all())
     )

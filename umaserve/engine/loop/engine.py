@@ -72,6 +72,7 @@ from .meanwhile import meanwhile
 from .pictures import Pictures
 from .seats import Seats
 from .trials import Trials
+from .turns import TICKS, AdapterTurns
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -107,6 +108,7 @@ class Engine:
         self.sequences = Sequences(loaded)
         self.worker: PrefillWorker | None = None
         self.trials = Trials(self)
+        self.turns = AdapterTurns(self)
         self.seats = Seats(self)
         self.admission.on_row = self._arrive
         self.landing = Landing(self)
@@ -179,9 +181,10 @@ class Engine:
         )  # fmt: skip
         return pool._replace(team=team)
 
-    def _arrive(self, slot: int, domain: str | None, session: bool) -> None:
-        """A request has got a row, and shares what it says with its ``domain``."""
-        self.seats.prefixes.arrive(slot, domain, session)
+    def _arrive(self, slot: int, message: m.Submit) -> None:
+        """A request has got a row, and shares what it says with its domain."""
+        domain = self.turns.arrive(slot, message)
+        self.seats.prefixes.arrive(slot, domain, message.session)
         self.drafts.domain[slot] = domain_number(domain)
 
     @property
@@ -296,6 +299,7 @@ class Engine:
             self.aside.step()
             self._copy_prefixes()
             self.seats.admit()
+            self.turns.step()
             looked = self.pictures.step()
             ready = self.graph.is_ready
             self.work.flight.width = WIDTH if ready else 0
@@ -303,6 +307,7 @@ class Engine:
             one = ready or self.trials.wanted or self.aside.has_jobs or prefixes.is_busy
             one = one or self.pictures.is_left
             many = LOOK_AFTER if prefixes.is_on else MANY_TICKS
+            many = TICKS if self.turns.is_shared else many
             ran = self.tick(1 if one else many) or looked
             if ready and ran:
                 self.graph.forget()
@@ -316,6 +321,7 @@ class Engine:
 
     def _pause(self) -> list[m.ToEngine]:
         """Sleep until somebody wants something; what he may need is made ready meanwhile."""
+        self.turns.step()
         if self.seats.full.holds:  # the front's answer is on its way, and the cache is not empty
             return self.control.receive(None)
         if self._checks:

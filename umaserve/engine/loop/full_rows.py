@@ -59,6 +59,7 @@ class FullRows:
         if stays:
             table.n_past[slot] -= message.dropped
             engine.work.flight.unlike = UNLIKE  # libllama builds its next graph anew
+            engine.turns.begin(slot)
         else:
             if seq >= 0:
                 self._drop_sequence(slot)

@@ -28,7 +28,7 @@ def meanwhile(engine: Whole) -> bool:
     engine.later += handle_some(engine, now) + messages[len(now) :]
     engine.admission.take_tokenised()
     done = not (engine.later or engine.control.closed or engine.aside.has_jobs)
-    return engine.seats.admit(under_way=True) and done
+    return engine.seats.admit(under_way=True) and done and not engine.turns.is_on
 
 
 def _can_be_handled(engine: Whole, message: m.ToEngine) -> bool:

@@ -22,7 +22,7 @@ from umaserve.policy.cost.model import efficient_chunk
 from umaserve.policy.pace import FAR_MS, WORTHWHILE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-from umaserve.wire.states import AT_PICTURE
+from umaserve.wire.states import NOT_FED
 
 from .beside import UNLIKE
 
@@ -84,9 +84,9 @@ class Pictures:
         table, aside = self._table, self._engine.state.aside
         rows = []
         for slot in self._placed:
-            if table.state[slot] == t.RUNNING:
+            if table.state[slot] == t.RUNNING and not self._engine.turns.is_paused(slot):
                 stands = self._next(slot) is not None
-                aside[slot] = AT_PICTURE if stands else -1
+                aside[slot] = NOT_FED if stands else -1
                 rows += [slot] * stands
         streams = self._engine.seats.somebody_decodes()
         if not rows or streams and time.monotonic_ns() < self._rests_until_ns:

@@ -231,7 +231,8 @@ class Seats:
             engine.graph.last_prompt = int(table.n_prompt[slot] - table.n_past[slot])
         self.prefixes.unpark(slot)
         if table.isolate[slot] == t.APART:
-            self.apart.begin()
+            self.apart.begin(slot)
+        engine.turns.begin(slot)
         table.state[slot] = t.RUNNING
 
     def copy_prefixes(self, may_save: bool) -> None:

@@ -21,6 +21,7 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
+from . import adapters as lora
 from . import capacity, load_warnings
 from .abilities import (
     device_memory,
@@ -64,6 +65,7 @@ def load(
     from .thread_places import find_places, no_places
 
     _refuse(_why_no_use(model, info), model)
+    adapters = lora.open_adapters(start, model, info.architecture)
     device = _device_name(library, start)
     on_processor = device == PROCESSOR
     spare = spare_sequences(start.n_seq, on_processor, model)
@@ -74,6 +76,7 @@ def load(
     before = unused_memory.private_memory() if lean else []
     mark = library.log_position()
     context, sizes, encodes = open_context(start, model, info, wanted, control)
+    adapters.set(context)
     load_warnings.tell(control, model, mark, start, info, device)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
     no_way_back = why_no_way_back(start, context, wanted.snapshots)
@@ -104,6 +107,7 @@ def load(
         places=find_places() if on_processor else no_places(),
         draft=draft,
         generates=not encodes,
+        adapters=adapters,
         no_way_back=no_way_back,
     )
 
@@ -267,6 +271,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         eyes_program=sendable_path(str(build.eyes_program or "")),
         why_no_eyes=why_no_eyes(start, loaded),
         n_embd_input=model.n_embd_input,
+        adapters=lora.facts(start, loaded.adapters),
     )
 
 

@@ -52,7 +52,15 @@ def identity(start: m.Start, loaded: Loaded) -> dict[str, Any]:
         "kv": [start.type_k, start.type_v, start.head_major, start.flash_attn],
         "n_ubatch": loaded.n_ubatch,
         "experts_used": start.experts_used,  # 0 = the model's own number
+        **_adapters(loaded),
     }
+
+
+def _adapters(loaded: Loaded) -> dict[str, Any]:
+    """The adapters that ticks have where no request names others."""
+    sets = loaded.adapters
+    used = [each for each in zip(sets.digests, sets.home, strict=True) if each[1]]
+    return {"adapters": used} if used else {}
 
 
 def saved_by(start: m.Start, loaded: Loaded) -> dict[str, Any]:

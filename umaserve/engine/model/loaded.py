@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from .pooling import way_of
 if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
     from umaserve.llama import Context, Library, Model
+    from umaserve.llama.adapters import Adapters
 
     from .thread_places import Places
 
@@ -42,6 +44,40 @@ class DraftModel:
     def close(self) -> None:
         self.context.close()
         self.model.close()
+
+
+class AdapterSets:
+    """Adapters that were loaded with a model, and the scales that they have unless a request names
+    others.  ``digests`` tell what their files hold."""
+
+    def __init__(
+        self,
+        adapters: Adapters | None = None,
+        home: tuple[float, ...] = (),
+        digests: tuple[str, ...] = (),
+    ) -> None:
+        self._adapters = adapters
+        self.home, self.digests = home, digests
+
+    def __len__(self) -> int:
+        return len(self.home)
+
+    def set(self, context: Context, scales: tuple[float, ...] | None = None) -> None:
+        """Have a context compute with these scales, or with those at the start."""
+        if self._adapters is not None and self.home:
+            self._adapters.set(context, self.home if scales is None else scales)
+
+    def text(self, number: int, key: str) -> str:
+        """A value of an adapter's metadata as text."""
+        return self._adapters.text(number, key) if self._adapters is not None else ""
+
+    def scales(self, named: Iterable[tuple[int, float]]) -> tuple[float, ...]:
+        """Return the scales of all adapters where a request names those of some.
+
+        An adapter that is not named has none, unless no adapter is named.
+        """
+        found = dict(named)
+        return tuple(found.get(i, 0.0) for i in range(len(self))) if found else self.home
 
 
 @dataclass
@@ -71,6 +107,7 @@ class Loaded:
     places: Places  # of the loop's threads
     draft: DraftModel | None = None  # what drafts tokens for it
     generates: bool = True  # else it encodes whole texts, and nothing more
+    adapters: AdapterSets = field(default_factory=AdapterSets)
     no_way_back: str = ""  # why a recurrent state cannot go back; empty where it can
 
     @property

@@ -39,7 +39,7 @@ def open_second(
     """
     from umaserve import llama
 
-    return llama.Context.open(
+    context = llama.Context.open(
         loaded.model,
         n_ctx=padded(cells),
         n_batch=chunk,
@@ -55,6 +55,8 @@ def open_second(
         op_offload=not loaded.on_processor,
         **others,
     )
+    loaded.adapters.set(context)
+    return context
 
 
 def measure_slices(

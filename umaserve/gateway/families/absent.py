@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.refusal import not_there
-from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.endpoint import Endpoint, Handler
 
 _OF_OPENAI = {
@@ -46,11 +45,6 @@ _OF_OPENAI = {
 }  # fmt: skip
 
 
-async def lora_adapters(request: Request) -> Response:
-    """There are none."""
-    return json_response([])
-
-
 @cache
 def _absent(what: str) -> Handler:
     async def answer(request: Request) -> Response:
@@ -64,9 +58,6 @@ def _endpoint(method: str, path: str, what: str, family: str) -> Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/lora-adapters", lora_adapters, "adapters, of which there are none",
-             "llama-server"),
-    _endpoint("POST", "/lora-adapters", "adapters", "llama-server"),
     _endpoint("POST", "/slots/{id}", "saving, restoring and erasing a slot", "llama-server"),
     _endpoint("POST", "/v1/messages/batches", "batches", "Anthropic"),
     _endpoint("GET", "/v1/messages/batches", "batches", "Anthropic"),

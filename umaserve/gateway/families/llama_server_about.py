@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from umaserve.gateway.daemon.link import MODEL, with_model
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.llama_server_shapes import settings
 from umaserve.gateway.translate.answering import (
@@ -20,13 +21,20 @@ from umaserve.gateway.translate.answering import (
 from umaserve.gateway.translate.body import (
     flag_of,
     list_of,
+    read_list,
     read_object,
     text_of,
 )
-from umaserve.gateway.translate.caller import own_rows
+from umaserve.gateway.translate.caller import own_rows, require_admin
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
-from umaserve.gateway.translate.model import context_of, info_of, note_of, serving_model
+from umaserve.gateway.translate.model import (
+    context_of,
+    info_of,
+    loaded_model,
+    note_of,
+    serving_model,
+)
 from umaserve.gateway.translate.prompts import (
     mixed_tokens,
     pieces_of,
@@ -35,6 +43,7 @@ from umaserve.gateway.translate.prompts import (
     tokens_of,
 )
 from umaserve.gateway.translate.schemas import CHAT, FLAG
+from umaserve.protocol.tables.fields import MAX_PATH_BYTES
 
 
 async def tokenize(request: Request) -> Response:
@@ -121,10 +130,33 @@ async def props(request: Request) -> Response:
             "modalities": {"vision": bool(model.get("vision")), "video": False, "audio": False},
             "gap": gap,
             "thinks": bool((model.get("chat") or {}).get("thinks")),
+            "lora_adapters": _adapters(request, model.get("adapters") or []),
             "build_info": model["library_version"],
             "is_sleeping": False,
         }
     )
+
+
+def _adapters(request: Request, adapters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The adapters of a model; an administrator alone is told where their files lie."""
+    if request.state.admin:
+        return adapters
+    return [{**each, "path": os.path.basename(each["path"])} for each in adapters]
+
+
+async def lora_adapters(request: Request) -> Response:
+    """LoRA adapters, and the scales of requests that name none."""
+    model = await loaded_model(request)
+    return json_response(_adapters(request, model.get("adapters") or []))
+
+
+async def set_lora_adapters(request: Request) -> Response:
+    """Change the scales of requests that name none; an adapter that is not named is off."""
+    require_admin(request, "changing the adapters of all requests")
+    scales = await read_list(request)
+    MODEL.set(request.query_params.get("model", "")[:MAX_PATH_BYTES])
+    await link_of(request).ask(with_model({"type": "adapters", "lora": scales}), None)
+    return json_response({"success": True})
 
 
 def _template_caps(model: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +200,10 @@ _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 ENDPOINTS = (
     Endpoint("GET", "/props", props, "the model", "llama-server"),
     Endpoint("POST", "/props", change_props, "not done here: 403", "llama-server"),
+    Endpoint("GET", "/lora-adapters", lora_adapters, "LoRA adapters", "llama-server"),
+    Endpoint(
+        "POST", "/lora-adapters", set_lora_adapters, "change scales of adapters", "llama-server",
+    ),
     Endpoint("GET", "/slots", slots, "what runs and waits", "llama-server"),
     Endpoint(
         "POST", "/tokenize", tokenize, "token ids of a text", "llama-server", _TOKENIZE

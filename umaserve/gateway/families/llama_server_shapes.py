@@ -24,7 +24,6 @@ _ABSENT: dict[str, Any] = {
     "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "top_n_sigma": -1.0,
     "adaptive_target": -1.0,
     "adaptive_decay": 0.9, "n_discard": 0, "min_keep": 0, "grammar": "",
-    "lora": [],
 }  # fmt: skip
 
 
@@ -149,6 +148,7 @@ def settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
         "max_tokens": most,
         "n_predict": most,
         "logit_bias": fields.get("logit_bias") or [],
+        "lora": fields.get("lora") or [],
         "stream": body.get("stream") is True,
         "n_keep": fields.get("n_keep", 0),
         "n_probs": fields.get("logprobs", 0),

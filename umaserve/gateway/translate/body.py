@@ -19,18 +19,30 @@ _decode = msgspec.json.Decoder().decode
 
 async def read_object(request: Request) -> dict[str, Any]:
     """The body.  Raises ``Refusal`` where it is no JSON object, or does not come in time."""
-    data = await request.body()
-    try:
-        body = _decode(data.removeprefix(codecs.BOM_UTF8))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        text = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise Refusal(400, "invalid_json", f"the body is not JSON: {text}") from None
+    body = await _read(request)
     if not isinstance(body, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
     name = body.get("model")
     if isinstance(name, str) and len(name) <= MAX_PATH_BYTES:  # of all that this request asks
         MODEL.set(name.removeprefix(FOR_ANTHROPIC))
     return body
+
+
+async def read_list(request: Request) -> list[Any]:
+    """The body.  Raises ``Refusal`` where it is no JSON array."""
+    body = await _read(request)
+    if not isinstance(body, list):
+        raise Refusal(400, "invalid_json", "the body must be a JSON array")
+    return body
+
+
+async def _read(request: Request) -> Any:
+    data = await request.body()
+    try:
+        return _decode(data.removeprefix(codecs.BOM_UTF8))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise Refusal(400, "invalid_json", f"the body is not JSON: {text}") from None
 
 
 def text_of(body: dict[str, Any], name: str, default: str = "") -> str:

@@ -182,6 +182,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "cache": (_OPTIONAL_ID, _LOADED),
     "models": (_OPTIONAL_ID,),
+    "adapters": (_OPTIONAL_ID, _LOADED, settings.LORA),
     "ping": (_OPTIONAL_ID,),
 }
 
@@ -199,6 +200,7 @@ WORDS: dict[str, dict[str, str]] = {
     **{kind: {f.name: f.words for f in fields} for kind, fields in ADMIN_FIELDS.items()},
 }
 WORDS["render"] |= chat_fields.WORDS
+WORDS["adapters"] |= settings.LORA_WORDS
 WORDS["detokenize"]["tokens[]"] = _WORDS_TOKEN
 
 

@@ -83,6 +83,20 @@ SLO_FIELDS = (
 )
 WireSlo = struct_of("WireSlo", SLO_FIELDS)
 
+MAX_ADAPTERS = 256
+LORA_FIELDS = (
+    whole("id", 0, MAX_ADAPTERS - 1, 0, "the adapter's number in `info`"),
+    number("scale", -100, 100, 0.0, "how much it changes"),
+)
+WireLora = struct_of("WireLora", LORA_FIELDS)
+_LORA: Any = list[WireLora]  # type: ignore[valid-type]
+LORA = Field(
+    "lora",
+    Annotated[_LORA, msgspec.Meta(max_length=MAX_ADAPTERS)],
+    f"a list of at most {MAX_ADAPTERS} objects of id and scale",
+    note="LoRA adapters; those not named are off; empty: as `adapters` says",
+)
+
 HANDLING: tuple[Field, ...] = (
     Field(
         "stop", str | list[str], _WORDS_STOP, note="ends the answer; never part of it; empty = off"
@@ -140,11 +154,23 @@ HANDLING: tuple[Field, ...] = (
         "true: no drafts, no cache, and ticks and a context of its own, so that other requests "
         "change none of its numbers",
     ),
+    LORA,
 )
+LORA_WORDS = {f"lora[].{field.name}": field.words for field in LORA_FIELDS} | {
+    "lora[]": "an object of id and scale"
+}
 WORDS = {f"slo.{field.name}": field.words for field in SLO_FIELDS} | {
+    **LORA_WORDS,
     "stop[]": "a string",
     "dry_sequence_breakers[]": f"a string of 1 to {MAX_BREAKER_CHARS} characters",
 }
+
+
+def adapters(given: Any) -> tuple[tuple[int, float], ...] | None:
+    """``lora`` as pairs of a number and a scale; ``None`` where it is left out."""
+    if given is None:
+        return None
+    return tuple((int(each.id or 0), each.scale or 0.0) for each in given)
 
 
 def logit_bias(value: Any) -> tuple[tuple[int, float], ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,9 @@ def start_message(config: Config, model: memory.ModelFile, role: str = "") -> m.
         speculate=config.speculate,
         draft_model=config.draft_model,
         mmproj=projector_of(config.mmproj, model.path),
+        adapters=tuple(
+            m.Adapter(each.name, os.path.abspath(each.path), each.scale) for each in config.lora
+        ),
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
         core_dumps=config.core_dumps,

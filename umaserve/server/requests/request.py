@@ -128,6 +128,7 @@ class Request:
     dropped: int = 0  # tokens that left it
     row_shifts: int = 0  # times that the context was shifted in the row that it has
     resumed_at: int = 0  # generated tokens when it was last given to a new engine
+    lora: tuple[tuple[int, float], ...] = ()  # its adapters and their scales; none: the start's
     max_tokens: int = 0  # the limit; as resolved by the engine that accepted it first
     tokens: list[int] = field(default_factory=list)
     token_ns: list[int] = field(default_factory=list)

@@ -39,6 +39,8 @@ class Service:
         self.closed: tuple[str, str] | None = None
         self.wake: Callable[[], None] = lambda: None
         self.used_s = time.monotonic()
+        # scales of adapters for requests that name none; none: as configured
+        self.lora: tuple[tuple[int, float], ...] = ()
 
     @property
     def role(self) -> str:

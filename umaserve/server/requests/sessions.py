@@ -82,7 +82,7 @@ class Sessions:
         request = Request.create(
             serial, sink, message, arrived_ns, self._max_tokens, self._apps
         )  # fmt: skip
-        request.service = service
+        request.service, request.lora = service, message.lora or service.lora
         self._find_room(request)
         self.meters.requests_total += 1
         self.meters.requests_of[service.number] += 1

@@ -47,6 +47,7 @@ def submission(request: Request) -> m.Submit:
         left=request.left,
         pictures=request.pictures,
         speculate=message.speculate,
+        lora=request.lora,
         sampling=request.sampling,
         constraint=_constraint(request),
     )

@@ -285,7 +285,7 @@ class EngineSet:
 def config_of(config: Config, settings: ModelSettings) -> Config:
     """Return the daemon's settings, with those that a model has of its own."""
     own: dict[str, Any] = {"model": settings.path}
-    for name in ("n_ctx", "n_seq", "draft_model", "mmproj"):
+    for name in ("n_ctx", "n_seq", "draft_model", "mmproj", "lora"):
         value = getattr(settings, name)
         if value is not None:
             own[name] = value

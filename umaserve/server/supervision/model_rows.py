@@ -49,6 +49,22 @@ def model_of(engine: EngineHandle) -> dict[str, Any]:
     }
 
 
+def adapters_of(service: Service) -> list[dict[str, Any]]:
+    """Return a model's LoRA adapters, with the scales of requests that name none."""
+    engine, scales = service.engine, dict(service.lora)
+    return [
+        {
+            "id": number,
+            "name": each.name,
+            "path": each.path,
+            "scale": scales.get(number, each.scale),
+            "task_name": each.task_name,
+            "prompt_prefix": each.prompt_prefix,
+        }
+        for number, each in enumerate(engine.ready.adapters if engine and engine.ready else ())
+    ]
+
+
 def _chat_state(engine: EngineHandle) -> dict[str, Any]:
     """Return the abilities of the model's template, or its error; empty until it was examined."""
     if engine.chat_error:
@@ -75,7 +91,8 @@ def model_row(
     p95 = recent.gaps[0].quantiles(now_s, (0.95,))[0]
     rss = process_stats(engine.pid).rss_bytes if engine is not None and engine.alive else None
     users = Counter(request.app for request in live if request.service is service)
-    return loaded | {
+    adapters = adapters_of(service)
+    return loaded | ({"adapters": adapters} if adapters else {}) | {
         "id": service.label or path,
         "aliases": list(aliases),
         "default": service.number == DEFAULT,

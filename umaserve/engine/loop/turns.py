@@ -1,0 +1,92 @@
+"""Turns of rows with different adapters: a decode has rows with equal ones alone.
+
+A context computes with one set of adapters, and libllama reserves its buffers anew where that
+changes.  So rows with another set pause, for many ticks, and keep their cells.  Where each row has
+the set of the start, nothing is done here.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from umaserve.engine.model.adapters import domain_of
+from umaserve.engine.start.whole import Whole
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.states import NOT_FED
+
+from .beside import UNLIKE
+
+Scales = tuple[float, ...]
+TURN_S, BACKGROUND_TURN_S = 0.2, 0.05  # of a set while rows with another one wait
+TICKS = 8  # between two looks at the time
+ALWAYS = 1 << 30  # ticks that are unlike those whose costs are learned
+
+
+class AdapterTurns:
+    """For the loop's thread, between ticks.  ``is_on``: a row has another set than the start."""
+
+    def __init__(self, engine: Whole) -> None:
+        self._engine, self._sets = engine, engine.loaded.adapters
+        self._now = self._sets.home  # the set of the context
+        self._of: dict[int, Scales] = {}  # sets of rows, by slot
+        self._ends: dict[Scales, float] = {}  # when the last turn of a set ended
+        self._began_s = 0.0
+        self.is_on = self.is_shared = False
+
+    def arrive(self, slot: int, message: m.Submit) -> str | None:
+        """A request has got a row; returns the trust domain of its text."""
+        if not self._sets:
+            return message.domain
+        self._of[slot] = self._sets.scales(message.lora)
+        return domain_of(message.domain, self._sets.digests, self._of[slot])
+
+    def scales(self, slot: int) -> Scales:
+        """Return the adapters of a row."""
+        return self._of.get(slot, self._sets.home)
+
+    def is_paused(self, slot: int) -> bool:
+        """Whether a running row waits for its turn."""
+        return self.is_on and self.scales(slot) != self._now
+
+    def begin(self, slot: int) -> None:
+        """A row runs from now on, or waits for its turn to."""
+        self.is_on = self.is_on or self.scales(slot) != self._now
+        if self.is_on:
+            self._engine.state.aside[slot] = NOT_FED if self.is_paused(slot) else -1
+
+    def step(self) -> None:
+        """Give the next set its turn, if that is due."""
+        if not self.is_on:
+            return
+        table, home = self._engine.table, self._sets.home
+        running = np.flatnonzero(table.state == t.RUNNING).tolist()
+        sets = {self.scales(slot) for slot in running}
+        self.is_on, self.is_shared = bool(sets - {home}), len(sets) > 1
+        if not self.is_on:
+            self._change(home, running)
+        elif self._now not in sets or self.is_shared and self._is_over(running):
+            others = sets - {self._now}
+            self._change(min(others, key=lambda each: self._ends.get(each, 0.0)), running)
+        if self._now != home:
+            self._engine.work.flight.unlike = ALWAYS
+
+    def _is_over(self, running: list[int]) -> bool:
+        lanes = [self._engine.table.lane[s] for s in running if self.scales(s) == self._now]
+        limit_s = TURN_S if m.LANE_INTERACTIVE in lanes else BACKGROUND_TURN_S
+        return time.monotonic() >= self._began_s + limit_s
+
+    def _change(self, scales: Scales, running: list[int]) -> None:
+        """Have the context compute with another set; rows with other ones pause."""
+        engine, aside = self._engine, self._engine.state.aside
+        self._began_s = self._ends[self._now] = time.monotonic()
+        self._ends = {each: self._ends.get(each, 0.0) for each in map(self.scales, running)}
+        self._now = scales
+        self._sets.set(engine.loaded.context, scales)
+        engine.work.flight.unlike = UNLIKE
+        for slot in running:
+            if engine.worker is not None and aside[slot] == 1:
+                engine.worker.reclaim(slot)  # it would go on while its row pauses
+            aside[slot] = NOT_FED if self.scales(slot) != scales else -1

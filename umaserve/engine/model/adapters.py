@@ -1,0 +1,75 @@
+"""The LoRA adapters of a model: loaded with it, and the sets of them that requests name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from umaserve.models.gguf import check_gguf
+from umaserve.models.header import GGUFError
+from umaserve.models.identity import identify
+from umaserve.wire import messages as m
+
+from .loaded import AdapterSets, CannotLoad
+
+if TYPE_CHECKING:
+    from umaserve.llama import Model
+
+KIND, TYPE, ALPHA = "general.type", "adapter.type", "adapter.lora.alpha"
+INVOCATION = "adapter.alora.invocation_tokens"
+
+
+def open_adapters(start: m.Start, model: Model, architecture: str) -> AdapterSets:
+    """Load the adapters of ``start``.  Raises CannotLoad; the model is closed then."""
+    from umaserve import llama
+    from umaserve.llama.adapters import Adapters
+
+    try:
+        for each in start.adapters:
+            _check(each.path, architecture)
+        adapters = Adapters(model, [each.path for each in start.adapters])
+        digests = tuple(identify(each.path).digest for each in start.adapters)
+    except (llama.LlamaError, GGUFError, OSError) as error:
+        model.close()
+        raise CannotLoad(f"--lora: {error}") from error
+    return AdapterSets(adapters, tuple(each.scale for each in start.adapters), digests)
+
+
+def facts(start: m.Start, sets: AdapterSets) -> tuple[m.Adapter, ...]:
+    """Return the adapters with what their files say of themselves."""
+    return tuple(
+        m.Adapter(
+            each.name, each.path, each.scale,
+            sets.text(number, "adapter.lora.task_name"),
+            sets.text(number, "adapter.lora.prompt_prefix"),
+        )
+        for number, each in enumerate(start.adapters)
+    )  # fmt: skip
+
+
+def _check(path: str, architecture: str) -> None:
+    """Raise GGUFError where a file is no adapter of such a model, as far as its header tells.
+
+    libllama ends the process where a key is not of the type that it expects.
+    """
+    found = check_gguf(path)
+    is_adapter = found.metadata.get(KIND) == "adapter" and found.metadata.get(TYPE) == "lora"
+    if not is_adapter or not isinstance(found.metadata.get(ALPHA), float):
+        raise GGUFError(f"{path} is no LoRA adapter")
+    if found.architecture != architecture:
+        text = f"is an adapter of a {found.architecture} model, and this model is {architecture}"
+        raise GGUFError(f"{path} {text}")
+    if INVOCATION in found.metadata or INVOCATION in found.array_lengths:
+        raise GGUFError(f"{path} works from a word in the text on (aLoRA), which is not done here")
+
+
+def domain_of(domain: str | None, digests: Sequence[str], scales: Sequence[float]) -> str | None:
+    """Return the trust domain of texts that were computed with these adapters.
+
+    Keys and values depend on the adapters.  So texts are shared by requests with equal ones alone.
+    """
+    if domain is None or not any(scales):
+        return domain
+    named = repr([pair for pair in zip(digests, scales, strict=True) if pair[1]])
+    return f"{domain} lora-{hashlib.sha256(named.encode()).hexdigest()[:20]}"

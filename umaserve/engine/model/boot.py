@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 SPIN_COUNT = 5_000
 
 
+def _places(on_processor: bool) -> Any:
+    """Return the places of the threads that compute, on a processor."""
+    from .thread_places import find_places, no_places  # it loads a compiler
+    return find_places() if on_processor else no_places()
+
+
 def load(
     start: m.Start, pieces_fd: int, control: Control, wait_for_imports: Callable[[], None]
 ) -> Loaded:
@@ -61,15 +67,13 @@ def load(
     n_ctx, snapshots = _cells(library, start, info)
     model = _open_model(library, start, control)
     wait_for_imports()  # what is free in the memory of this process is looked at below
-    from . import unused_memory  # these two load a compiler
-    from .thread_places import find_places, no_places
+    from . import unused_memory  # it loads a compiler
 
     _refuse(_why_no_use(model, info), model)
     adapters = lora.open_adapters(start, model, info.architecture)
-    device = _device_name(library, start)
-    on_processor = device == PROCESSOR
-    spare = spare_sequences(start.n_seq, on_processor, model)
-    wanted = sizes_of(start, n_ctx, start.n_seq + spare, snapshots)
+    on_processor = (device := _device_name(library, start)) == PROCESSOR
+    n_seq = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
+    wanted = sizes_of(start, n_ctx, n_seq, snapshots)
     control.send(m.LoadProgress(1.0, "context"))
     # an accelerator's library may have told a device where this memory lies
     lean = not start.pretouch and on_processor and library.build.backend == "cpu"
@@ -80,7 +84,6 @@ def load(
     load_warnings.tell(control, model, mark, start, info, device)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
     no_way_back = why_no_way_back(start, context, wanted.snapshots)
-    draft = None if encodes else open_draft_model(start, model, sizes, no_way_back, control)
     _write_pieces(start, model, pieces_fd)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     return Loaded(
@@ -100,12 +103,12 @@ def load(
         device=device,
         eog_ids=np.flatnonzero(is_eog).astype(np.int32),
         is_eog=is_eog,
+        draft=None if encodes else open_draft_model(start, model, sizes, no_way_back, control),
         load_ms=(time.monotonic() - began) * 1000.0,
         kv_bytes=_kv_bytes(start, sizes.n_ctx) if _has_cells(context) else 0,
         unused_bytes=unused_bytes,
         on_processor=on_processor,
-        places=find_places() if on_processor else no_places(),
-        draft=draft,
+        places=_places(on_processor),
         generates=not encodes,
         adapters=adapters,
         no_way_back=no_way_back,

@@ -38,6 +38,7 @@ SAMPLING: dict[str, Any] = {
 HANDLING: dict[str, Any] = {
     "slo": {"target_ttft_ms": 900, "latency_cap": 2}, "add_bos": False, "parse_special": False,
     "t_max_predict_ms": 5000, "context_shift": True, "n_keep": 4, "cache_prompt": False,
+    "lora": [{"id": 0, "scale": 0.5}],
     "cache_scope": "private", "speculate": False, "deterministic": True, "stop": ["END"],
 }  # fmt: skip
 TEMPLATE: dict[str, Any] = {

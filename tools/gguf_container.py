@@ -138,3 +138,14 @@ def header(keys: dict[str, Value], infos: list[tuple[str, tuple[int, ...], int, 
 def padded(size: int) -> int:
     """*size* rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def write(
+    path: Path, keys: dict[str, Value], tensors: dict[str, tuple[tuple[int, ...], int, bytes]]
+) -> None:
+    """Write a file; *tensors* are dimensions with the row length first, ggml type and data."""
+    infos = [(name, dims, kind, len(raw)) for name, (dims, kind, raw) in tensors.items()]
+    with open(path, "wb") as file:
+        file.write(header(keys, infos))
+        for _, _, raw in tensors.values():
+            file.write(raw + bytes(padded(len(raw)) - len(raw)))

@@ -40,7 +40,7 @@ def write_lora(
         "adapter.type": "lora",
         "adapter.lora.alpha": float(rank),
     }
-    infos, data = [], []
+    found = {}
     for tensor in info.tensors:
         if not tensor.name.endswith(CHANGED):
             continue
@@ -48,13 +48,8 @@ def write_lora(
         for name, dims in (("lora_a", (n_in, rank)), ("lora_b", (rank, n_out))):
             values = random.standard_normal(dims[0] * dims[1], np.float32)
             raw = (values * np.float32(loud / np.sqrt(dims[0]))).astype("<f4").tobytes()
-            infos.append((f"{tensor.name}.{name}", dims, F32, len(raw)))
-            data.append(raw)
-    head = {name: container.Value.of(value) for name, value in keys.items()}
-    with open(out, "wb") as file:
-        file.write(container.header(head, infos))
-        for raw in data:
-            file.write(raw + bytes(container.padded(len(raw)) - len(raw)))
+            found[f"{tensor.name}.{name}"] = dims, F32, raw
+    container.write(out, {name: container.Value.of(value) for name, value in keys.items()}, found)
     return out
 
 

@@ -133,7 +133,7 @@ def write_projector(
 ) -> Path:  # fmt: skip
     """Write a projector for models of ``width``; returns its path."""
     shapes, random = tensors(kind, width, side, n_embd, n_layer), np.random.default_rng(seed)
-    data = {}
+    found = {}
     for name, dims in shapes.items():
         values = random.standard_normal(int(np.prod(dims)), np.float32)
         is_norm = "ln" in name or "norm" in name
@@ -141,12 +141,8 @@ def write_projector(
         if name in ("mm.input_projection.weight", "mm.1.weight", "mm.2.weight"):
             scale *= LOUD
         values = values * np.float32(scale) + np.float32(is_norm and name.endswith("weight"))
-        data[name] = values.astype(np.float32).tobytes()
-    infos = [(name, dims, F32, len(data[name])) for name, dims in shapes.items()]
-    with open(out, "wb") as file:
-        file.write(container.header(keys(kind, width, side, n_embd, n_layer), infos))
-        for raw in data.values():
-            file.write(raw + bytes(container.padded(len(raw)) - len(raw)))
+        found[name] = dims, F32, values.astype(np.float32).tobytes()
+    container.write(out, keys(kind, width, side, n_embd, n_layer), found)
     return out
 
 

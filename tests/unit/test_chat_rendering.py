@@ -190,6 +190,15 @@ def test_a_template_that_refuses_markup_gets_none_to_see(chat: Asked) -> None:
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
+def test_a_number_beyond_a_double_is_refused(chat: Asked) -> None:
+    """JSON may have it in what a client says of the template or of tools."""
+    with_template(chat, "{{ messages[0].content }}")
+    question = [{"role": "user", "content": "hi"}]
+    answer = chat.ask(conversation(question, chat_template_kwargs={"a": 10**400}))
+    assert answer is not None and "too large" in answer["refused"]
+    assert rendered(chat, said("hi"))["prompt"] == "hi"
+
+
 def test_refusals_and_failures_leave_the_next_question(chat: Asked) -> None:
     assert "failed" in with_template(chat, "{% for")
     assert chat.ask(said("hi")) == {"failed": "no model was named"}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from umaserve.cache.next_turn import Ended, NextTurns
-from umaserve.engine.loop.pictures import positions_of
+from umaserve.engine.loop.pictures import Pictures, Placed, positions_of
 from umaserve.engine.prefixes.saving import beside_pictures
 from umaserve.eyes.answers import Answer, RunOf
 from umaserve.eyes.seen import tokens_of
 from umaserve.wire import messages as m
+from umaserve.wire.states import NOT_FED, RUNNING
 
 
 def run(rows: int, columns: int = 0) -> m.Run:
@@ -68,3 +73,30 @@ def test_held_cells_are_those_of_pictures_too() -> None:
     assert turns.cells == 580 and turns.size(3) == 80
     turns.drop(3)
     assert turns.cells == 0
+
+
+@pytest.mark.parametrize(("streams", "rests_s", "decodes"), [
+    (True, 60.0, False), (True, 0.0, True), (False, 60.0, True),
+])  # fmt: skip
+def test_streams_come_first_for_a_while_and_the_row_still_has_work(
+    streams: bool, rests_s: float, decodes: bool
+) -> None:
+    """The loop takes a pass without work for a fault where a request waits."""
+    decoded: list[int] = []
+    table = SimpleNamespace(
+        state=np.array([RUNNING]), n_past=np.array([3]), lane=np.array([0]), arrival=np.array([1])
+    )
+    pictures = object.__new__(Pictures)
+    aside = np.zeros(1, np.int32)
+    pictures._table, pictures._placed = table, {0: [Placed(3, 9, run(6))]}
+    pictures._engine = SimpleNamespace(
+        state=SimpleNamespace(aside=aside),
+        turns=SimpleNamespace(is_paused=lambda slot: False),
+        seats=SimpleNamespace(somebody_decodes=lambda: streams),
+    )
+    pictures._rests_until_ns = time.monotonic_ns() + int(1e9 * rests_s)
+    pictures._decode = lambda slot, placed: decoded.append(slot)
+    assert pictures.step() is True
+    assert bool(decoded) == decodes and aside[0] == NOT_FED
+    table.n_past[0] = 9
+    assert pictures.step() is False and aside[0] == -1

@@ -10,8 +10,6 @@ from .context import Context
 from .errors import ModelLoadError
 from .model import Model
 
-INVOCATION = "adapter.alora.invocation_tokens"
-
 
 class Adapters:
     """Adapters that were loaded with a model, by number; the model frees them.

@@ -1020,6 +1020,7 @@ static json parse(const json & question) {
 static json answer_to(const std::string & body) {
     static const std::string REFUSED = "Jinja Exception: ";  // what `raise_exception` makes of it
     static const std::string MALFORMED = "Failed to parse ";  // messages or tools
+    static const std::string OVERFLOW = "[json.exception.out_of_range.406]";
     try {
         json question = json::parse(body);
         std::string what = question.at("ask");
@@ -1032,6 +1033,9 @@ static json answer_to(const std::string & body) {
                                " MiB of memory"}};
     } catch (const std::exception & error) {
         std::string text = error.what();
+        if (text.compare(0, OVERFLOW.size(), OVERFLOW) == 0) {
+            return {{"refused", "a number in the conversation or its tools is too large"}};
+        }
         size_t at = text.rfind(REFUSED);
         if (at == std::string::npos) {
             bool is_malformed = text.compare(0, MALFORMED.size(), MALFORMED) == 0;

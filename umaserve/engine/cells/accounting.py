@@ -1,11 +1,10 @@
 """Accounting of the KV cells that all sessions share.
 
 libllama's unified cache gives every token of every sequence one cell, and a picture may have more
-cells than positions.  A request is admitted when
-its known tokens and those of the running ones fit with a margin.  It does not reserve its whole
-answer, so that short answers with a generous ``max_tokens`` run side by side.  When the cells run
-out all the same, a session gives its cells back and goes on later (`victim`).  Nothing is lost, and
-the oldest always gets through.
+cells than positions.  A request is admitted when its known tokens and those of the running ones fit
+with a margin.  It does not reserve its whole answer, so that short answers with a generous
+``max_tokens`` run side by side.  When the cells run out all the same, a session gives its cells
+back and goes on later (`victim`).  Nothing is lost, and the oldest always gets through.
 """
 
 from __future__ import annotations

@@ -80,7 +80,10 @@ class Pictures:
         )
 
     def step(self) -> bool:
-        """Decode a part of one picture, if a row stands at one; returns whether one does."""
+        """Decode a part of one picture, if a row stands at one; returns whether one does.
+
+        Streams come first for as long as the last part took.
+        """
         table, aside = self._table, self._engine.state.aside
         rows = []
         for slot in self._placed:
@@ -88,9 +91,11 @@ class Pictures:
                 stands = self._next(slot) is not None
                 aside[slot] = NOT_FED if stands else -1
                 rows += [slot] * stands
-        streams = self._engine.seats.somebody_decodes()
-        if not rows or streams and time.monotonic_ns() < self._rests_until_ns:
+        if not rows:
             return False
+        rests = time.monotonic_ns() < self._rests_until_ns
+        if rests and self._engine.seats.somebody_decodes():
+            return True
         slot = min(rows, key=lambda slot: (table.lane[slot], table.arrival[slot]))
         placed = self._next(slot)
         assert placed is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,8 +193,13 @@ def test_wrong_files_are_refused_in_words(tmp_path: Path) -> None:
         strange, general__architecture=check(demo_model_path()), general__type="adapter",
         adapter__type="lora", adapter__lora__alpha=1.0,
     )  # fmt: skip
+    double = tmp_path / "double"  # libllama ends the process of such a key
+    raw = other.read_bytes().replace(struct.pack("<If", 6, 4.0), struct.pack("<Id", 12, 4.0))
+    assert len(raw) == other.stat().st_size + 4
+    double.write_bytes(raw)
     cases = {
         str(tmp_path / "none"): "does not exist",
+        str(double): "is no LoRA adapter",
         str(demo_model_path()): "is no LoRA adapter",
         str(other): "is an adapter of a gemma3 model",
         str(strange): "unexpected suffix",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.gateway import Posted, post
 from tests.support.http_client import port_of
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
-from tests.support.small_models import ROOT
+from tests.support.small_models import ROOT, write_model
 from umaserve.assets import demo_model_path
 from umaserve.llama import builds
 
@@ -109,3 +110,17 @@ def test_llama_server_says_the_same(daemon: DaemonProcess, path: str) -> None:
         assert texts(port_of(daemon)) == texts(server.port)
         ours, theirs = (get(port, "/lora-adapters") for port in (port_of(daemon), server.port))
     assert [{k: v for k, v in each.items() if k != "name"} for each in ours] == theirs
+
+
+def test_other_models_have_none_of_the_default_one(path: str, tmp_path: Path) -> None:
+    """An adapter fits its own model alone: another one would not load with it."""
+    other = write_model(tmp_path / "other.gguf", "gemma3-micro")
+    third = write_model(tmp_path / "third.gguf", "gemma3-micro")
+    models = {"other": {"path": other}}
+    with real(tmp_path, lora=f"noise={path}", models=models) as daemon, daemon.client() as client:
+        assert daemon.info()["model"]["adapters"]
+        assert client.generate("Hi", max_tokens=2, model="other").error is None
+        for file, has_some in ((third, False), (str(demo_model_path()), True)):
+            client.send(type="load", id=file, model=file)
+            assert client.answer("loaded")["model"] == file
+            assert ("adapters" in daemon.info()["model"]) == has_some

@@ -397,10 +397,13 @@ def test_adapters_have_names_files_and_scales(tmp_path) -> None:
     )
     model = load_config({"config": str(file)}, {}).models["m"]
     assert model.lora == (("a", "a.gguf", 1.0), ("b", "b.gguf", 0.0))
-    config = load_config({"lora": "a=a.gguf, b=b:c.gguf:0.5"}, {})
-    assert config.lora == (("a", "a.gguf", 1.0), ("b", "b:c.gguf", 0.5))
-    assert 'lora = {"a" = {path = "a.gguf", scale = 1}' in config.explain()
+    config = load_config({"lora": "a=a.gguf, b=b:c.gguf:0.1234567"}, {})
+    assert config.lora == (("a", "a.gguf", 1.0), ("b", "b:c.gguf", 0.1234567))
+    assert 'lora = {"a" = {path = "a.gguf", scale = 1.0}' in config.explain()
     file.write_text(config.explain())
     assert load_config({"config": str(file)}, {}).lora == config.lora
-    for wrong in ("a.gguf", "a=", "=a.gguf", "a=x,a=y", "a=x:101"):
+    file.write_text('[models."m"]\npath = "m.gguf"\nlora = {}\n')
+    file.write_text(load_config({"config": str(file)}, {}).explain())
+    assert load_config({"config": str(file)}, {}).models["m"].lora == ()
+    for wrong in ("a.gguf", "a=", "=a.gguf", "a=x,a=y", "a=x:101", "a=x\udcff"):
         assert "flag --lora" in refusal({"lora": wrong})

@@ -25,15 +25,16 @@ def run(rows: int, columns: int = 0) -> m.Run:
 
 
 def test_a_line_has_a_position_for_each_embedding() -> None:
-    assert positions_of(run(6), 100, 2, 3).tolist() == [102, 103, 104]
+    assert positions_of(run(6), 100, 2, 3, 1).tolist() == [102, 103, 104]
+    assert positions_of(run(6), 100, 2, 2, 4).tolist() == [102, 103] * 4, "of M-RoPE all alike"
 
 
 def test_a_grid_has_time_line_and_column() -> None:
     """As ``mtmd_image_tokens_get_decoder_pos``, with three columns and two lines from 10 on."""
-    assert positions_of(run(6, 3), 10, 0, 6).reshape(4, 6).tolist() == [
+    assert positions_of(run(6, 3), 10, 0, 6, 4).reshape(4, 6).tolist() == [
         [10] * 6, [10, 10, 10, 11, 11, 11], [10, 11, 12, 10, 11, 12], [0] * 6,
     ]  # fmt: skip
-    assert positions_of(run(6, 3), 10, 2, 2).reshape(4, 2).tolist() == [
+    assert positions_of(run(6, 3), 10, 2, 2, 4).reshape(4, 2).tolist() == [
         [10, 10], [10, 11], [12, 10], [0, 0],
     ]  # fmt: skip
 
@@ -45,7 +46,7 @@ def test_a_grid_takes_as_many_positions_as_its_longer_side(columns: int, lines: 
     assert m.Picture(0, [], (picture, run(7))).more_cells == columns * lines - max(columns, lines)
     told = Answer(runs=(RunOf(tokens=(1,)), RunOf(rows=columns * lines, columns=columns)))
     assert len(tokens_of(told, b"x")) == 1 + picture.positions
-    places = positions_of(picture, 5, 0, picture.rows).reshape(4, -1)[:3]
+    places = positions_of(picture, 5, 0, picture.rows, 4).reshape(4, -1)[:3]
     assert places.min() == 5 and places.max() == 4 + picture.positions
 
 
@@ -92,7 +93,7 @@ def test_streams_come_first_for_a_while_and_the_row_still_has_work(
     pictures._engine = SimpleNamespace(
         state=SimpleNamespace(aside=aside),
         turns=SimpleNamespace(is_paused=lambda slot: False),
-        seats=SimpleNamespace(somebody_decodes=lambda: streams),
+        seats=SimpleNamespace(somebody_decodes=lambda is_paused: streams),
     )
     pictures._rests_until_ns = time.monotonic_ns() + int(1e9 * rests_s)
     pictures._decode = lambda slot, placed: decoded.append(slot)

@@ -34,11 +34,14 @@ def test_flags_stay_and_paths_hold_in_every_folder(
     got = made(
         model="a/b.gguf", use_mmap=False, use_mlock=True, model_dir=["a,/b", "c"], n_ctx="512",
         cache_dir="off", http="unix:h.sock", socket="s.sock", trace="~/t.jsonl",
+        lora="x=c.gguf, y=/d.gguf:0.5", mmproj="auto", draft_model="e.gguf",
     )  # fmt: skip
     assert set(got.command[2:]) == {
         f"--model={tmp_path}/a/b.gguf", "--no-mmap", "--mlock", "--n-ctx=512", "--cache-dir=off",
         f"--model-dir={tmp_path}/a,/b", f"--model-dir={tmp_path}/c",
         f"--http=unix:{tmp_path}/h.sock", f"--trace={os.path.expanduser('~')}/t.jsonl",
+        f"--lora=x={tmp_path}/c.gguf,y=/d.gguf:0.5", "--mmproj=auto",
+        f"--draft-model={tmp_path}/e.gguf",
     }  # fmt: skip
     assert got.command[:2] == ("/bin/umaserve", "serve")
     assert got.socket == f"{tmp_path}/s.sock"

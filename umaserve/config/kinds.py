@@ -280,7 +280,7 @@ class Adapters:
         elif isinstance(value, str) and (end := _SCALE.search(value)):
             path, scale = value[: end.start()], float(end[1])
         is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-        if not name or not isinstance(path, str) or not path.strip() or "\0" in path:
+        if not name or not isinstance(path, str) or not path.isprintable() or not path.strip():
             raise ValueError(self.words)
         if not is_number or not abs(scale) <= MOST_SCALE:
             raise ValueError(f"{self.words}; a SCALE is a number from -100 to 100")

@@ -100,8 +100,8 @@ class Table:
         rows = [f'[{self.section}."{_quoted(name)}"]']
         for key in self.keys:
             value = getattr(settings, key.field)
-            if value not in (None, (), ""):
-                rows.append(f"{key.name} = {_toml(value)}")
+            if value not in (None, "") and (value != () or key.field == "lora"):
+                rows.append(f"{key.name} = {'{}' if value == () else _toml(value)}")
         return "\n".join(rows)
 
 
@@ -139,7 +139,7 @@ MODELS = Table(
             "the smaller model that drafts for it"),
         Key("mmproj", "mmproj", Path("FILE|auto|off", "a path, auto or off"), "`--mmproj`",
             "the projector of its pictures"),
-        Key("lora", "lora", Adapters(), "`--lora`", "its LoRA adapters"),
+        Key("lora", "lora", Adapters(), "", "its LoRA adapters; the default model's are `--lora`"),
         Key("ttl", "ttl_s", Duration(), "`--idle-unload`",
             "time without a request after which it leaves memory; off: never"),
         Key("pin", "pin", Switch(), "off", "loaded at start, and never leaves"),
@@ -154,7 +154,7 @@ TABLES = (APPS, MODELS)
 def adapters_toml(adapters: Iterable[AdapterSettings]) -> str:
     """Adapters as a table in one line."""
     return "{" + ", ".join(
-        f'"{_quoted(each.name)}" = {{path = "{_quoted(each.path)}", scale = {each.scale:g}}}'
+        f'"{_quoted(each.name)}" = {{path = "{_quoted(each.path)}", scale = {each.scale!r}}}'
         for each in adapters
     ) + "}"  # fmt: skip
 

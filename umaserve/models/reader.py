@@ -27,7 +27,7 @@ VERSIONS = (2, 3)
 _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
-_STRING, _ARRAY, UINT32 = 8, 9, 4
+_STRING, _ARRAY, UINT32, FLOAT32 = 8, 9, 4, 6
 _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 18
 _MAX_STRINGS = 1 << 24

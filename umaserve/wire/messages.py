@@ -554,6 +554,7 @@ class CacheReport(msgspec.Struct, tag="cache_report", omit_defaults=True):
 
 
 PRIVATE = "\0"  # in a domain: in front of the session that it is of
+ADAPTED = "\0lora\0"  # in a domain: in front of the digest of a set of adapters
 ALONE = 2 * PRIVATE  # a domain that begins so is of one parked request, and told to nobody
 
 

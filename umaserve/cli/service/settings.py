@@ -21,11 +21,11 @@ _ENVIRONMENT = (
     "OLLAMA_MODELS",
 )  # fmt: skip
 _PATHS = (
-    "model", "api_key_file", "tls_cert", "tls_key", "model_dir", "cache_dir", "scorecard", "trace",
-    "config",
+    "model", "draft_model", "mmproj", "api_key_file", "tls_cert", "tls_key", "model_dir",
+    "cache_dir", "scorecard", "trace", "config",
 )  # fmt: skip
 # nothing, a word, or a reference such as hf:OWNER/REPO
-_NO_PATH = re.compile(r"$|off$|demo$|[a-z.]+:")
+_NO_PATH = re.compile(r"$|off$|auto$|demo$|[a-z.]+:")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,9 @@ def _words(option: Option, given: Any) -> list[str]:
     text = str(given)
     if option.name == "model_dir":
         text = ",".join(_absolute(part.strip()) for part in text.split(","))
+    elif option.name == "lora":
+        pairs = (part.strip().partition("=") for part in text.split(","))
+        text = ",".join(f"{name}{sign}{_absolute(path.strip())}" for name, sign, path in pairs)
     elif option.name in _PATHS:
         text = _absolute(text)
     elif option.name == "http" and text.startswith("unix:"):

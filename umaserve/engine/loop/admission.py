@@ -247,12 +247,11 @@ class Admission:
         room = min(self._loaded.n_positions, self._loaded.n_ctx - pictures) - n_prompt
         if room < 1 or (message.strict_fit and message.max_tokens > room):
             wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
-            self.reject(
-                message,
-                "E_LIMIT_003",
-                f"prompt is {n_prompt} tokens{wanted}; {self._bound()}",
-                n_prompt,
-            )
+            size = f"{n_prompt} tokens"
+            if pictures:
+                size += f" (its pictures take {pictures} more)"
+            text = f"prompt is {size}{wanted}; {self._bound(pictures)}"
+            self.reject(message, "E_LIMIT_003", text, n_prompt + pictures)
             return
         n_vocab = self._loaded.n_vocab
         bad = [i for i, _ in message.sampling.logit_bias if not 0 <= i < n_vocab]
@@ -298,10 +297,11 @@ class Admission:
             return "prompt_logprobs cannot be told with other adapters than those of the start"
         return ""
 
-    def _bound(self) -> str:
+    def _bound(self, more_cells: int) -> str:
         """Text that says what bounds a session's tokens, and what to do about that."""
         loaded, less = self._loaded, "shorten the prompt, lower max_tokens"
-        if loaded.n_positions < loaded.n_ctx or loaded.n_positions == loaded.model.n_ctx_train:
+        n = loaded.n_positions
+        if (n < loaded.n_ctx or n == loaded.model.n_ctx_train) and n <= loaded.n_ctx - more_cells:
             return (
                 f"the model was trained for {loaded.n_positions} tokens, and a session holds no "
                 f"more ({less}, or load a model with a longer context)"

@@ -72,7 +72,7 @@ from .meanwhile import meanwhile
 from .pictures import Pictures
 from .seats import Seats
 from .trials import Trials
-from .turns import TICKS, AdapterTurns
+from .turns import AdapterTurns
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
@@ -307,8 +307,7 @@ class Engine:
             one = ready or self.trials.wanted or self.aside.has_jobs or prefixes.is_busy
             one = one or self.pictures.is_left
             many = LOOK_AFTER if prefixes.is_on else MANY_TICKS
-            many = TICKS if self.turns.is_shared else many
-            ran = self.tick(1 if one else many) or looked
+            ran = self.tick(1 if one else self.turns.ticks(many)) or looked
             if ready and ran:
                 self.graph.forget()
             waits = not self.seats.full.holds and (self.table.state == t.WAITING).any()

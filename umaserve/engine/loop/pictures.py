@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from umaserve.engine.cells import accounting as cells
+from umaserve.engine.model.abilities import has_several_dimensions
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.start.whole import Whole
@@ -48,6 +49,8 @@ class Pictures:
         self._begun: dict[int, int] = {}  # embeddings of a grid that are decoded, by slot
         self._rests_until_ns = 0  # beside streams, which have as much time
         self._n_embd = engine.loaded.model.n_embd_input
+        several = has_several_dimensions(self._lib, engine.loaded.model.pointer)
+        self._dimensions = 4 if several else 1
 
     def arrive(self, slot: int, pictures: tuple[m.Picture, ...]) -> None:
         """A request has got a row, whose tokens are there."""
@@ -93,8 +96,7 @@ class Pictures:
                 rows += [slot] * stands
         if not rows:
             return False
-        rests = time.monotonic_ns() < self._rests_until_ns
-        if rests and self._engine.seats.somebody_decodes():
+        if time.monotonic_ns() < self._rests_until_ns and self._has_streams():
             return True
         slot = min(rows, key=lambda slot: (table.lane[slot], table.arrival[slot]))
         placed = self._next(slot)
@@ -134,12 +136,13 @@ class Pictures:
         began_ns = time.monotonic_ns()
         header.tick_start_ns = header.heartbeat_ns = began_ns + ROW_NS * n
         header.busy = t.BUSY_DECODE
-        positions = positions_of(run, placed.start, first, n)
+        positions = positions_of(run, placed.start, first, n, self._dimensions)
         status = self._call(embeddings, seq, positions, run.non_causal)
         header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
         header.heartbeat_ns = ended_ns = time.monotonic_ns()
         self._rests_until_ns = 2 * ended_ns - began_ns
-        engine.work.flight.unlike = UNLIKE  # libllama builds its next graph anew
+        flight = engine.work.flight
+        flight.unlike = max(flight.unlike, UNLIKE)  # libllama builds its next graph anew
         if status != DECODED:
             engine.decode_failed(status, np.array([slot]))
             return
@@ -153,12 +156,19 @@ class Pictures:
             table.n_past[slot] = past + n
         header.cells_used = cells.cells_used(table)
 
+    def _has_streams(self) -> bool:
+        """Whether an answer is being read whose row is not paused."""
+        return self._engine.seats.somebody_decodes(self._engine.turns.is_paused)
+
     def _most(self, past: int) -> int:
         """Embeddings of a part: beside streams as many tokens as a prompt's chunk would have."""
-        engine, most = self._engine, self._engine.loaded.n_ubatch
-        if not engine.seats.somebody_decodes():
-            return most
-        return efficient_chunk(engine.cost, past, FAR_MS, most, WORTHWHILE) or most
+        most = self._engine.loaded.n_ubatch
+        chunk = self.chunk(past, most) if self._has_streams() else most
+        return chunk or most
+
+    def chunk(self, past: int, most: int) -> int:
+        """Return `efficient_chunk` of so many; the first call of a process may compile it."""
+        return int(efficient_chunk(self._engine.cost, float(past), FAR_MS, most, WORTHWHILE))
 
     def _first(self, slot: int, past: int, seq: int) -> int:
         """Embedding of a grid that comes next: the row stays at its beginning until it has all.
@@ -205,15 +215,16 @@ class Pictures:
         return status
 
 
-def positions_of(run: m.Run, start: int, first: int, n: int) -> np.ndarray:
+def positions_of(run: m.Run, start: int, first: int, n: int, dimensions: int) -> np.ndarray:
     """Positions of embeddings [first, first + n) of a run that begins at ``start``.
 
-    int32[n], or int32[4 * n] for M-RoPE: all times, all lines, all columns, and a dimension without
-    use (``mtmd_image_tokens_get_decoder_pos`` and ``mtmd_helper_decode_image_chunk``).
+    int32[dimensions * n], of M-RoPE's four all times, all lines, all columns, and those of a
+    dimension that a grid leaves at 0 (``mtmd_image_tokens_get_decoder_pos`` and
+    ``mtmd_helper_decode_image_chunk``).  In a line all dimensions are equal.
     """
     rows = np.arange(first, first + n, dtype=np.int32)
     if not run.columns:
-        return start + rows
+        return np.tile(start + rows, dimensions)
     lines, columns = np.divmod(rows, np.int32(run.columns))
     time_of = np.full(n, start, np.int32)
     return np.concatenate((time_of, start + lines, start + columns, np.zeros(n, np.int32)))

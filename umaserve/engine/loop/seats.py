@@ -11,6 +11,9 @@ Long: every way to a sequence (empty, restored, taken over) and back stands toge
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.next_turn import FEWEST, Ended
@@ -244,11 +247,14 @@ class Seats:
             for slot in self.prefixes.step(not self.somebody_decodes(), may_save):
                 self._run(slot)
 
-    def somebody_decodes(self) -> bool:
+    def somebody_decodes(self, is_paused: Callable[[int], bool] | None = None) -> bool:
         """Whether an answer is being read, which a long pause would hold up."""
         table = self._engine.table
         decodes = (table.state == t.RUNNING) & (table.n_tokens - table.n_past == 1)
-        return bool((decodes & (table.lane == 0)).any())
+        decodes &= table.lane == 0
+        if is_paused is None:
+            return bool(decodes.any())
+        return not all(map(is_paused, np.flatnonzero(decodes).tolist()))
 
     def park(self, slot: int, keep: bool = True) -> None:
         """Take sequence and cells from a row; ``keep`` what they hold, or compute it again."""

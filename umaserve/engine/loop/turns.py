@@ -32,7 +32,8 @@ class AdapterTurns:
         self._engine, self._sets = engine, engine.loaded.adapters
         self._now = self._sets.home  # the set of the context
         self._of: dict[int, Scales] = {}  # sets of rows, by slot
-        self._ends: dict[Scales, float] = {}  # when the last turn of a set ended
+        # when the last turn of a set ended, or since when it waits for its first
+        self._ends: dict[Scales, float] = {}
         self._began_s = 0.0
         self.is_on = self.is_shared = False
 
@@ -55,6 +56,7 @@ class AdapterTurns:
         """A row runs from now on, or waits for its turn to."""
         self.is_on = self.is_on or self.scales(slot) != self._now
         if self.is_on:
+            self._ends.setdefault(self.scales(slot), time.monotonic())
             self._engine.state.aside[slot] = NOT_FED if self.is_paused(slot) else -1
 
     def step(self) -> None:
@@ -68,10 +70,21 @@ class AdapterTurns:
         if not self.is_on:
             self._change(home, running)
         elif self._now not in sets or self.is_shared and self._is_over(running):
+            now_s = time.monotonic()
             others = sets - {self._now}
-            self._change(min(others, key=lambda each: self._ends.get(each, 0.0)), running)
+            self._change(min(others, key=lambda each: self._ends.get(each, now_s)), running)
+        if self.is_on:  # others have a say in this column too
+            self._engine.state.aside[[s for s in running if self.is_paused(s)]] = NOT_FED
         if self._now != home:
             self._engine.work.flight.unlike = ALWAYS
+
+    def ticks(self, most: int) -> int:
+        """Return how many ticks may run before the next `step`: a prompt's may be long."""
+        if not self.is_shared:
+            return most
+        table = self._engine.table
+        prompts = np.flatnonzero((table.state == t.RUNNING) & (table.n_tokens - table.n_past > 1))
+        return 1 if any(not self.is_paused(slot) for slot in prompts.tolist()) else TICKS
 
     def _is_over(self, running: list[int]) -> bool:
         lanes = [self._engine.table.lane[s] for s in running if self.scales(s) == self._now]
@@ -81,8 +94,8 @@ class AdapterTurns:
     def _change(self, scales: Scales, running: list[int]) -> None:
         """Have the context compute with another set; rows with other ones pause."""
         engine, aside = self._engine, self._engine.state.aside
-        self._began_s = self._ends[self._now] = time.monotonic()
-        self._ends = {each: self._ends.get(each, 0.0) for each in map(self.scales, running)}
+        now_s = self._began_s = self._ends[self._now] = time.monotonic()
+        self._ends = {each: self._ends.get(each, now_s) for each in map(self.scales, running)}
         self._now = scales
         self._sets.set(engine.loaded.context, scales)
         engine.work.flight.unlike = UNLIKE

@@ -28,7 +28,7 @@ def why_not_plain(loaded: Loaded) -> str:
 def why_no_shift(loaded: Loaded) -> str:
     """Why a sequence cannot lose tokens of its middle; "" = it can."""
     why = why_not_plain(loaded)
-    if not why and _has_several_dimensions(loaded.library.lib, loaded.model.pointer):
+    if not why and has_several_dimensions(loaded.library.lib, loaded.model.pointer):
         why = "the model's positions have several dimensions"
     if not why and not loaded.library.lib.llama_memory_can_shift(loaded.context.memory):
         why = "its keys cannot be moved to other positions"
@@ -63,7 +63,8 @@ def can_be_saved(loaded: Loaded) -> bool:
     return not (lib.llama_model_has_encoder(model) or lib.llama_model_is_diffusion(model))
 
 
-def _has_several_dimensions(lib: Any, model: Any) -> bool:
+def has_several_dimensions(lib: Any, model: Any) -> bool:
+    """Return whether positions have several dimensions (M-RoPE)."""
     several = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
     return lib.llama_model_rope_type(model) in several
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import identify
+from umaserve.models.reader import FLOAT32, HeaderReader, open_model
 from umaserve.wire import messages as m
 
 from .loaded import AdapterSets, CannotLoad
@@ -55,13 +57,21 @@ def _check(path: str, architecture: str) -> None:
     """
     found = check_gguf(path)
     is_adapter = found.metadata.get(KIND) == "adapter" and found.metadata.get(TYPE) == "lora"
-    if not is_adapter or not isinstance(found.metadata.get(ALPHA), float):
+    if not is_adapter or _kind(path, ALPHA) != FLOAT32:
         raise GGUFError(f"{path} is no LoRA adapter")
     if found.architecture != architecture:
         text = f"is an adapter of a {found.architecture} model, and this model is {architecture}"
         raise GGUFError(f"{path} {text}")
     if INVOCATION in found.metadata or INVOCATION in found.array_lengths:
         raise GGUFError(f"{path} works from a word in the text on (aLoRA), which is not done here")
+
+
+def _kind(path: str, key: str) -> int:
+    """Return the type id of a key in a file's header; -1 where it is not there."""
+    with open_model(Path(path)) as file:
+        reader = HeaderReader(Path(path), file)
+        reader.metadata(reader.counts()[2], brief=True)
+    return reader.kinds.get(key, -1)
 
 
 def domain_of(domain: str | None, digests: Sequence[str], scales: Sequence[float]) -> str | None:
@@ -72,4 +82,4 @@ def domain_of(domain: str | None, digests: Sequence[str], scales: Sequence[float
     if domain is None or not any(scales):
         return domain
     named = repr([pair for pair in zip(digests, scales, strict=True) if pair[1]])
-    return f"{domain} lora-{hashlib.sha256(named.encode()).hexdigest()[:20]}"
+    return f"{domain}{m.ADAPTED}{hashlib.sha256(named.encode()).hexdigest()[:20]}"

@@ -16,6 +16,7 @@ import numpy as np
 
 from umaserve.cache.entry import common
 from umaserve.cache.next_turn import Ended, NextTurns
+from umaserve.wire import table as t
 
 WORTH_A_COPY = 8  # tokens: fewer are computed as soon
 EACH_S = 0.05  # between two pieces beside streams: the mean of ten tokens grows by a tenth of one
@@ -26,7 +27,8 @@ class Text:
     """``tokens`` that a sequence has, as a row leaves them.
 
     ``n_prompt``: tokens that were not decoded one by one.  ``lease``: how many times its cost it is
-    worth; ``is_shared``: others may have it, so it may go to disk.
+    worth; ``is_shared``: others may have it, so it may go to disk.  ``more_cells``: that its
+    pictures have beyond their tokens.
     """
 
     domain: str
@@ -35,6 +37,15 @@ class Text:
     n_prompt: int
     lease: float
     is_shared: bool
+    more_cells: int = 0
+
+    def cells(self, p0: int, p1: int) -> int:
+        """Cells of tokens [p0, p1); those of pictures are spread over all pictures alike."""
+        if not self.more_cells:
+            return p1 - p0
+        seen = self.tokens < t.NOT_YET
+        share = int(seen[p0:p1].sum()) / max(int(seen.sum()), 1)
+        return p1 - p0 + round(share * self.more_cells)
 
 
 class LateTexts:

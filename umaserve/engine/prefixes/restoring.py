@@ -98,7 +98,7 @@ class Restorer:
         table, part = self._table, job.parts[0]
         if not all(entry.data.size for entry in _needed(part)):  # a damaged file: it is computed
             job.parts.clear()
-        elif self._restore(int(table.seq[job.slot]), part):
+        elif self._restore(job.slot, part):
             table.n_past[job.slot] = part.end
             del job.parts[0]
         else:  # nobody knows what went wrong: the row begins with nothing
@@ -108,14 +108,14 @@ class Restorer:
             self._jobs.remove(job)
             self._on_end(job.slot)
 
-    def _restore(self, seq: int, part: Part) -> bool:
+    def _restore(self, slot: int, part: Part) -> bool:
         """Restore a part.  A whole state may be longer than the row: it gets the held cells."""
-        held = self._sequences.next_turns
+        held, needed = self._sequences.next_turns, part.entry.p1 + self._table.more_cells[slot]
         while held and not self._copies.cuts:
-            if self._n_ctx - cells_used(self._table) - held.cells >= part.entry.p1:
+            if self._n_ctx - cells_used(self._table) - held.cells >= needed:
                 break
             self._sequences.let_go(held.oldest())
-        return self._copies.restore(seq, part)
+        return self._copies.restore(int(self._table.seq[slot]), part)
 
     def check(self) -> None:
         """Raise AssertionError where a row does not wait for what is restored."""

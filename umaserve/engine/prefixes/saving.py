@@ -142,6 +142,7 @@ class Saver:
         return Text(
             texts.domains[slot], table.tokens[slot, :past], int(table.seq[slot]),
             int(table.n_prompt[slot]), texts.lease(slot), not texts.is_alone(slot),
+            int(table.more_cells[slot]),
         )  # fmt: skip
 
     def save(self, text: Text, other: Context | None = None) -> int:
@@ -155,7 +156,7 @@ class Saver:
         if p1 <= p0:
             return 0
         self._share.look()
-        cost_ms = predict(self._cost, 0, 0, p1 - p0, (p0 + p1) / 2)
+        cost_ms = predict(self._cost, 0, 0, text.cells(p0, p1), (p0 + p1) / 2)
         save_ms = 0.0 if other else copies.save_ms(text.seq, p0, p1, text.n_prompt)
         if 0.0 < cost_ms < save_ms:
             return 0

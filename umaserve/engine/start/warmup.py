@@ -80,6 +80,7 @@ def _compile_the_rest(engine: Whole) -> None:
     note_given_up(Memory.fresh(1), 1)
     gives_way(engine.state, engine.knobs, engine.memory, 0, 1)
     engine.aside.compile()
+    engine.pictures.chunk(0, 16)
     logits = np.zeros(engine.loaded.n_vocab, np.float32)
     logits[0] = 1.0  # all the same would be no numbers
     at, sampler = int(engine.table.n_tokens[0]), engine.first_tokens()

@@ -5,7 +5,7 @@ The engine knows its parts, and they know this: no import goes round in a circle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,7 +78,7 @@ class Seats(Protocol):
 
     def end(self, slot: int, reason: int, empty: bool = False) -> None: ...
 
-    def somebody_decodes(self) -> bool: ...
+    def somebody_decodes(self, is_paused: Callable[[int], bool] | None = None) -> bool: ...
 
 
 class Turns(Protocol):
@@ -94,6 +94,8 @@ class Turns(Protocol):
 
 class Looks(Protocol):
     def has(self, slot: int) -> bool: ...
+
+    def chunk(self, past: int, most: int) -> int: ...
 
 
 class Aside(Protocol):

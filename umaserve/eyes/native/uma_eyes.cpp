@@ -231,7 +231,13 @@ static answer look(mtmd_context * context, const std::vector<unsigned char> & fi
         size_t columns = 0;
         if (mtmd_decode_use_mrope(context)) {
             const mtmd_image_tokens * grid = mtmd_input_chunk_get_tokens_image(chunk);
-            columns = mtmd_image_tokens_get_decoder_pos(grid, 0, n - 1).x + 1;
+            mtmd_decoder_pos last = mtmd_image_tokens_get_decoder_pos(grid, 0, n - 1);
+            bool is_line = last.t == n - 1 && last.x == n - 1 && last.y == n - 1;
+            if (last.t == 0) {
+                columns = last.x + 1;
+            } else if (!is_line) {
+                return refused("its positions are of a kind that is not known here");
+            }
         }
         out.json += "{\"rows\":" + std::to_string(n) + ",\"columns\":" + std::to_string(columns) +
                     ",\"non_causal\":" + (non_causal ? "true" : "false") + "}";

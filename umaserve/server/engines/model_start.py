@@ -88,9 +88,12 @@ def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
     ``most``: bytes that all models may take together; 0 = what the machine has.
     """
     there = [each for each in engines if each.exit is None]
+    seeing = [each for each in there if each.ready is not None and not each.ready.why_no_eyes]
+    # one uma-eyes is for all models, with one projector at a time
+    eyes = max((projector_bytes(each.start.mmproj) for each in seeing), default=0)
     if most > 0:
-        return sum(map(_bytes_of, there)) + need <= most
-    free, on_device = memory.available_bytes(), []
+        return sum(map(_bytes_of, there)) + eyes + need <= most
+    free, on_device = memory.available_bytes() - eyes, []
     for each in there:
         # mapped weights count as available, and cells that nobody used yet are not in memory
         if each.ready is None or each.ready.backend == "cpu":
@@ -106,8 +109,7 @@ def _bytes_of(engine: EngineHandle) -> int:
     ready = engine.ready
     if ready is None:
         return engine.need_bytes
-    eyes = projector_bytes(engine.start.mmproj)
-    return ready.model_bytes + ready.kv_bytes + memory.ENGINE_BYTES + eyes
+    return ready.model_bytes + ready.kv_bytes + memory.ENGINE_BYTES
 
 
 def too_big(file: memory.ModelFile, config: Config) -> str:

@@ -84,7 +84,7 @@ def _prompt(
 
 def _whose(domain: str) -> dict[str, str | None]:
     """The API key's name, "" = none; and the session where it is private."""
-    key, mark, session = domain.partition(m.PRIVATE)
+    key, mark, session = domain.rsplit(m.ADAPTED, 1)[0].partition(m.PRIVATE)
     return {"key": key, "session": session if mark else None}
 
 

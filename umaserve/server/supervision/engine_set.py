@@ -72,7 +72,7 @@ class EngineSet:
                 sessions.services.default.name = name
                 sessions.services.know(sessions.services.default, name)
             else:
-                self._add(sessions.services.add(name), settings)
+                self._add(sessions.services.add(name), settings._replace(lora=settings.lora or ()))
         self._several = len(self.all) > 1  # whatever is asked for later
 
     def _add(self, service: Service, settings: ModelSettings) -> None:
@@ -242,7 +242,7 @@ class EngineSet:
             if each.config.model == path:
                 services.know(each.service, name)
                 return each.service
-        self._add(service := services.add(name), ModelSettings(path))
+        self._add(service := services.add(name), ModelSettings(path, lora=()))
         self.all[-1].attach(self._nursery)
         self._nursery.start_soon(self.all[-1].learn_role)
         self._log("info", f"{name} is asked for: {path}")

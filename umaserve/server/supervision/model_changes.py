@@ -13,6 +13,8 @@ from typing import Any
 
 import trio
 
+from umaserve.config import Config
+from umaserve.model_settings import AdapterSettings
 from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, STOPPING, ProtocolError
@@ -38,6 +40,7 @@ class ModelChanges:
 
     def __init__(self, model: ModelEngines) -> None:
         self._model = model
+        self._first: tuple[str, tuple[AdapterSettings, ...]] | None = None
 
     async def load(self, model: str, report: Report) -> m.Ready:
         """Serve another model.  ``report(fraction, stage)`` hears about progress.
@@ -93,13 +96,23 @@ class ModelChanges:
             file = await ask_file(memory.look_at, path)
         except GGUFError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None
-        if refusal := why_not_served(file, self._model.config):
+        config = self._config_for(path)
+        if refusal := why_not_served(file, config):
             raise ProtocolError(E_MODEL_002, refusal)
-        start = start_message(self._model.config, file, self._model.service.given_role)
-        self._model.need_bytes = memory_of(file, self._model.config)
+        start = start_message(config, file, self._model.service.given_role)
+        self._model.need_bytes = memory_of(file, config)
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)
         return await self._load_instead(start, report)
+
+    def _config_for(self, path: str) -> Config:
+        """Return the settings for a model file; adapters are of the one that was configured."""
+        config, engine = self._model.config, self._model.service.engine
+        if self._first is None:
+            first = engine.start.model_path if engine is not None else config.model
+            self._first = os.path.abspath(os.path.expanduser(path_of(first))), config.lora
+        first, lora = self._first
+        return replace(config, model=path, lora=lora if path == first else ())
 
     async def _load_next_to(self, start: m.Start, report: Report) -> m.Ready:
         engine = self._model.spawn(start)
@@ -148,7 +161,7 @@ class ModelChanges:
         engine = self._model.current
         assert engine is not None and engine.ready is not None
         path = engine.start.model_path
-        self._model.config = replace(self._model.config, model=path)  # to wake up with
+        self._model.config = self._config_for(path)  # to wake up with
         self._model.tell_model(engine.ready)
         self._model.service.holding = False
         self._model.service.closed = None

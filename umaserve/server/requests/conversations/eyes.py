@@ -228,7 +228,7 @@ def _identity(projector: Projector) -> bytes:
     facts = os.stat(projector.path)
     name = (
         f"{projector.path}\0{facts.st_size}\0{facts.st_mtime_ns}\0{projector.most_rows}"
-        f"\0{projector.width}\0{MAX_PIXELS}"
+        f"\0{projector.width}\0{MAX_PIXELS}\0{projector.program}\0{projector.model}"
     )
     return hashlib.sha256(name.encode()).digest()
 

@@ -54,7 +54,7 @@ def pids(daemon: Daemon) -> dict[str, int]:
     gateways = [
         process.pid
         for process in family(daemon.process.pid)[1:]
-        if "umaserve.gateway" in " ".join(process.cmdline())
+        if process.status() != "zombie" and "umaserve.gateway" in " ".join(process.cmdline())
     ]
     return {"front": daemon.process.pid, "gateway": gateways[0] if gateways else 0}
 
@@ -93,8 +93,10 @@ class Looks(threading.Thread):
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    flags = ("--model", str(model_path(options.model)), "--http", "127.0.0.1:0")
-    with Daemon(*flags, "--cache-ram", "1MiB") as daemon:
+    model = str(model_path(options.model))
+    # answers come again, and drafts of them would change the times
+    flags = ("--http", "127.0.0.1:0", "--cache-ram", "1MiB", "--speculate", "off")
+    with Daemon("--model", model, *flags) as daemon:
         port = daemon.http_port()
         read_along(daemon.path, SETTLE_S)
         say("fuzz: the stream alone")

@@ -163,6 +163,8 @@ def memory(pid: int) -> dict[str, float]:
     """MiB of each process of the daemon."""
     found = {"front": psutil.Process(pid).memory_info().rss / MIB}
     for process in family(pid)[1:]:
+        if process.status() == "zombie":  # has ended, and holds no memory
+            continue
         words = " ".join(process.cmdline())
         name = "engine"
         if "umaserve.gateway" in words:

@@ -314,6 +314,15 @@ def test_engines_that_were_replaced_are_counted():
     assert any(" 3 · 2 restarts " in row for row in rows(figures(engine_restarts_total=2)))
 
 
+def test_a_cap_that_is_missed_faster_than_people_read_breaks_no_promise():
+    def row(p95_ms: float) -> str:
+        values = {"p95_over_baseline": 1.45, "p95_ms": p95_ms, "reading_ms": 25.0}
+        return next(row for row in rows(figures(**values)) if " 1.45 of 1.20 " in row)
+
+    assert " 1.45 of 1.20 faster than read" in row(24.0)
+    assert " 1.45 of 1.20 OVER" in row(26.0)
+
+
 def test_the_cap_is_seen_without_colour():
     assert any(" 1.45 of 1.20 OVER × base" in row for row in rows(figures(p95_over_baseline=1.45)))
 

@@ -74,7 +74,13 @@ def latency(overview: Values, width: int, rows: int = 1, against_cap: bool = Fal
 
 
 def is_late(metrics: Values) -> bool:
-    """Whether the cap was missed: each time between tokens over the baseline of its own moment."""
+    """Return True where tokens came neither within the cap nor as fast as people read."""
+    pace, reading = metrics.get("p95_ms"), metrics.get("reading_ms")
+    return _is_over(metrics) and (pace is None or reading is None or pace > reading)
+
+
+def _is_over(metrics: Values) -> bool:
+    """Return True where times between tokens, over the baseline of their moment, miss the cap."""
     over, cap = metrics.get("p95_over_baseline"), metrics.get("latency_cap")
     return above(over, cap, lambda value: number(value, 2))
 
@@ -90,7 +96,7 @@ def cap(overview: Values, width: int) -> Line:
         text.add(f"  {MISSING} of {number(cap, 2)}", "dim")
     else:
         share = over / (1.5 * cap)
-        word = "OVER" if is_late(metrics) else "held"
+        word = "OVER" if is_late(metrics) else "faster than read" if _is_over(metrics) else "held"
         text.add(f"  {number(over, 2)} of {number(cap, 2)} {word}", style)
         baseline = metrics.get("baseline_ms")
         if baseline is not None:

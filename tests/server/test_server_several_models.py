@@ -95,6 +95,20 @@ def test_a_dead_engine_takes_nothing_from_the_other_model(tmp_path: Path) -> Non
         assert psutil.pid_exists(daemon.info()["models"][0]["engine_pid"])
 
 
+def test_a_question_is_answered_though_its_model_dies_while_it_is_loaded(tmp_path: Path) -> None:
+    models = {"coder": {"path": model_file(tmp_path / "load-slow.gguf")}}
+    with daemon_with(tmp_path, models=models) as daemon, daemon.client() as client:
+        before = {each.pid for each in engines_of(daemon.process.pid)}
+        client.send(type="detokenize", id="d", tokens=[97, 98], model="coder")
+
+        def loading() -> list[psutil.Process]:
+            return [each for each in engines_of(daemon.process.pid) if each.pid not in before]
+
+        eventually(loading, "the model is being loaded")
+        loading()[0].kill()
+        assert client.answer("text")["text"] == "ab"
+
+
 def test_unload_and_load_go_by_name(tmp_path: Path) -> None:
     with daemon_with(tmp_path) as daemon, daemon.client() as client:
         who_answers(client, "coder")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
 
 SUCCESSOR_POLL_S = 0.02
-TOKENIZE_TRIES = 4  # engines that may end one after the other
+ENGINE_TRIES = 4  # engines that may end one after the other
 TOKENS_AT_ONCE = 4096  # that are spelled before others have their turn
 UNCOUNTED = "pictures are not counted here"
 WITHOUT_ENGINE = "the engine ended meanwhile; ask again"
@@ -149,12 +149,17 @@ class TextAnswers:
         return self._daemon.sessions.services.find(message.model, role, message.key)
 
     async def ready_engine(self, service: Service) -> tuple[EngineHandle, Ready]:
-        """The engine that serves a model, once it is ready.  Raises ``ProtocolError``."""
-        engine = await self._daemon.models.engine(service)
-        await engine.settled.wait()
-        if engine.ready is None:
-            raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
-        return engine, engine.ready
+        """The engine that serves a model, once it is ready, or the next one where it ends before.
+
+        Raises ``ProtocolError``.
+        """
+        for _ in range(ENGINE_TRIES):
+            engine = await self._daemon.models.engine(service)
+            await engine.settled.wait()
+            if engine.ready is not None:
+                return engine, engine.ready
+            await self._end_of(engine, service)
+        raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
     async def by_engine(
         self,
@@ -164,24 +169,26 @@ class TextAnswers:
         ask: Callable[[EngineHandle], Awaitable[Answer | None]],
     ) -> Answer:
         """By the engine that serves a model, or by the next one where it ends meanwhile."""
-        for _ in range(TOKENIZE_TRIES):
-            engine = await self._daemon.models.engine(service)
-            await engine.settled.wait()
-            if engine.ready is not None:
-                try:
-                    async with questions[service.number].turn(program):
-                        answer = await ask(engine)
-                except TextFault as fault:
-                    text = f"this text brought the engine down: it {fault}"
-                    raise ProtocolError(E_RUNTIME_001, text) from None
-                if answer is not None:
-                    return answer
-            await engine.exited.wait()
-            closed = self._daemon.sessions.closed
-            while service.engine is engine and closed is None and service.closed is None:
-                await trio.sleep(SUCCESSOR_POLL_S)
-                closed = self._daemon.sessions.closed
+        for _ in range(ENGINE_TRIES):
+            engine, _ = await self.ready_engine(service)
+            try:
+                async with questions[service.number].turn(program):
+                    answer = await ask(engine)
+            except TextFault as fault:
+                text = f"this text brought the engine down: it {fault}"
+                raise ProtocolError(E_RUNTIME_001, text) from None
+            if answer is not None:
+                return answer
+            await self._end_of(engine, service)
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+
+    async def _end_of(self, engine: EngineHandle, service: Service) -> None:
+        """Wait until an engine has ended, and its model has another one or gets none."""
+        await engine.exited.wait()
+        closed = self._daemon.sessions.closed
+        while service.engine is engine and closed is None and service.closed is None:
+            await trio.sleep(SUCCESSOR_POLL_S)
+            closed = self._daemon.sessions.closed
 
 
 def program_asking(connection: Connection, message: Any) -> int:

@@ -1,0 +1,219 @@
+"""Random requests over four models, with cancels and kills: is one lost, or answered by another?
+
+    python -m benchmarks.random_models --requests 10000
+
+Two chat models, an embedder and a reranker have room for two and a half of them.  Each thread asks
+for one thing after another: an answer whose tokens are known beforehand, vectors, or a ranking.
+Engines are killed at random.  After each part of the requests the front itself is killed, and a
+new daemon takes its place.  Counted: answers, cancelled ones, and what was wrong.  Printed besides:
+MiB of the front, and the KV cells that an idle daemon holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.daemon import Client, Daemon
+from benchmarks.http_memory import memory
+from benchmarks.machine import save
+from benchmarks.models import model_path
+from benchmarks.processes import family
+
+SHAPES = ("demo", "micro-151k", "bert-micro", "bert-rank-micro")
+FILES = [str(model_path(shape)) for shape in SHAPES]
+NAMES = [Path(path).name.removesuffix(".gguf") for path in FILES]
+CHATS, (EMBEDDER, RERANKER) = NAMES[:2], NAMES[2:]
+TITLES = dict(zip(CHATS, ("UMA Serve demo", "micro-151k (random weights)"), strict=True))
+DIMENSIONS = 128
+THREADS = 8
+N_TOKENS = 24
+KILL_S = 20.0  # mean time between kills of engines
+GONE_S = 20.0  # engines end when their front does
+
+
+def options_parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    out.add_argument("--requests", type=int, default=10_000)
+    out.add_argument("--parts", type=int, default=5, help="daemons that are killed")
+    out.add_argument("--memory", default="800MiB", help="--models-memory")
+    out.add_argument("--seed", type=int, default=1)
+    return out
+
+
+class Seen:
+    """What came of the requests, by all threads."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[Any] = []
+        self._lock = threading.Lock()
+
+    def note(self, name: str) -> None:
+        """Count an answer."""
+        with self._lock:
+            self.counts[name] += 1
+
+    def blame(self, *about: Any) -> None:
+        """Keep an answer that is wrong."""
+        with self._lock:
+            self.counts["wrong"] += 1
+            self.wrong.append(about)
+
+
+def known(number: int) -> list[int]:
+    """The tokens that `steered` has a model write."""
+    return [300 + 37 * (number % 60) + 5 * k for k in range(N_TOKENS)]
+
+
+def steered(number: int) -> dict[str, Any]:
+    """Settings of an answer whose tokens are `known`."""
+    bias = [[token, 1000 - 35 * k] for k, token in enumerate(known(number))]
+    return {
+        "max_tokens": N_TOKENS, "temperature": 0.0, "ignore_eos": True, "repeat_penalty": 10.0,
+        "penalty_last_n": -1, "logit_bias": bias, "begin": True,
+    }  # fmt: skip
+
+
+class Asker:
+    """Asks a daemon for one thing after another, over a connection of its own."""
+
+    def __init__(self, path: str, seen: Seen, seed: int) -> None:
+        self._client, self._seen, self._chosen = Client(path), seen, random.Random(seed)
+
+    def ask(self, number: int) -> None:
+        """Ask for something at random, and check the answer."""
+        kind = self._chosen.choice([*CHATS, *CHATS, EMBEDDER, RERANKER])
+        if kind in CHATS:
+            self._chat(number, kind)
+        elif kind == EMBEDDER:
+            texts = [f"text {number} {i}" for i in range(self._chosen.randint(1, 6))]
+            answer = self._client.call(type="embed", input=texts, model=kind)
+            vectors = answer.get("embeddings", ())
+            right = len(vectors) == len(texts) and {len(v) for v in vectors} == {DIMENSIONS}
+            self._judge(kind, right, answer)
+        else:
+            texts = [f"text {number} {i}" for i in range(self._chosen.randint(1, 6))]
+            answer = self._client.call(type="rerank", query="Which?", documents=texts, model=kind)
+            right = len(answer.get("results", ())) == len(texts) and answer["model"] == kind
+            self._judge(kind, right, answer)
+
+    def _judge(self, kind: str, right: bool, answer: dict[str, Any]) -> None:
+        if right:
+            self._seen.note(kind)
+        else:
+            self._seen.blame(kind, str(answer)[:500])
+
+    def _chat(self, number: int, kind: str) -> None:
+        """Ask for an answer, and cancel some of them at their first token."""
+        cancels = self._chosen.random() < 0.1
+        id = str(number)
+        self._client.send(id=id, prompt=f"{number} asks", model=kind, **steered(number))
+        tokens: list[int] = []
+        awaits = {"eos"}
+        while awaits:
+            event = self._client.receive()
+            awaits.discard(event["event"])
+            if event["event"] == "begin" and event["model"] != TITLES[kind]:
+                self._seen.blame(kind, event)
+            elif event["event"] == "token":
+                tokens.append(event["token_id"])
+                if cancels and len(tokens) == 1:
+                    self._client.send(type="cancel", id=id)
+                    awaits.add("cancelled")
+            elif event["event"] == "eos":
+                whole = known(number)
+                right = tokens == (whole[: len(tokens)] if cancels else whole)
+                self._judge("cancelled" if cancels else kind, right, {"tokens": tokens})
+            elif event["event"] == "error":
+                self._seen.blame(kind, event)
+                return
+
+
+def work(path: str, seen: Seen, numbers: itertools.count[int], last: int, seed: int) -> None:
+    """Ask until the numbers reach ``last``, or until the daemon is gone."""
+    asker = Asker(path, seen, seed)
+    while (number := next(numbers)) < last:
+        try:
+            asker.ask(number)
+        except (EOFError, OSError):
+            if number < last - THREADS:
+                seen.blame("connection", number)
+            return
+
+
+def engines(daemon: Daemon) -> list[psutil.Process]:
+    """The engines of a daemon."""
+    with contextlib.suppress(psutil.Error):
+        return [
+            each
+            for each in family(daemon.process.pid)[1:]
+            if each.status() != "zombie" and "umaserve.engine" in " ".join(each.cmdline())
+        ]
+    return []
+
+
+def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int], last: int) -> Any:
+    """Serve a part of the requests by one daemon, and then kill its front.
+
+    Returns MiB of its processes at the end, and its KV cells in use.
+    """
+    chosen = random.Random(options.seed + last)
+    flags = [flag for path in FILES for flag in ("--model", path)]
+    daemon = Daemon(*flags, "--models-memory", options.memory, "--n-ctx", "1024")
+    threads = [
+        threading.Thread(target=work, args=(daemon.path, seen, numbers, last, chosen.random()))
+        for _ in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(chosen.expovariate(1 / KILL_S))
+        if found := engines(daemon):
+            with contextlib.suppress(psutil.Error):
+                chosen.choice(found).kill()
+                seen.note("killed engines")
+    time.sleep(2.0)
+    told = {**memory(daemon.process.pid), "cells": daemon.metrics()["kv_cells_used"]}
+    left = engines(daemon)
+    with Client(daemon.path) as client:
+        client.send(id="last", prompt="x", max_tokens=500, ignore_eos=True, model=CHATS[0])
+        client.receive()
+        os.kill(daemon.process.pid, signal.SIGKILL)
+    daemon.process.wait()
+    _, alive = psutil.wait_procs(left, GONE_S)
+    if alive:
+        seen.blame("engines outlive their front", [each.pid for each in alive])
+    return told
+
+
+def main() -> None:
+    options = options_parser().parse_args()
+    seen, numbers, parts = Seen(), itertools.count(), []
+    began_s = time.monotonic()
+    for number in range(1, options.parts + 1):
+        last = options.requests * number // options.parts
+        parts.append(part(options, seen, numbers, last))
+        print(f"{last} requests, {time.monotonic() - began_s:.0f} s", parts[-1], dict(seen.counts))
+        for wrong in seen.wrong[:10]:
+            print("  wrong:", *wrong)
+        numbers = itertools.count(last)
+    result = {"requests": options.requests, "parts": parts, "counts": seen.counts}
+    print(json.dumps(result, indent=1))
+    save("random_models", {**result, "wrong": seen.wrong[:20]})
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.engine.loop.beside import UNLIKE, note_shape
-from umaserve.engine.loop.records import Facts, Flight
+from umaserve.engine.ticks.beside import UNLIKE, note_shape
+from umaserve.engine.ticks.records import Facts, Flight
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class

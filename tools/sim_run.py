@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from umaserve.engine.cells.accounting import MARGIN
-from umaserve.engine.loop.account import learn_tick
+from umaserve.engine.ticks.account import learn_tick
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.llama.traffic import Traffic

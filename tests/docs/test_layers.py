@@ -140,13 +140,13 @@ def test_the_front_takes_of_the_engine_only_what_they_share() -> None:
 
 
 def test_a_planted_arrow_is_named() -> None:
-    rooms = {"umaserve.policy.base": "policy", "umaserve.engine.loop.ticks": "engine/loop"}
-    planted = Import("umaserve.policy.base", "umaserve.engine.loop.ticks")
+    rooms = {"umaserve.policy.base": "policy", "umaserve.engine.ticks.ticks": "engine/ticks"}
+    planted = Import("umaserve.policy.base", "umaserve.engine.ticks.ticks")
     there = Import(planted.imported, planted.importer)
-    knows = {"policy": set[str](), "engine/loop": {"policy"}}
+    knows = {"policy": set[str](), "engine/ticks": {"policy"}}
     assert wrong_arrows([planted, there], rooms, knows) == [
-        "`policy` may not know `engine/loop`: "
-        "umaserve.policy.base imports umaserve.engine.loop.ticks"
+        "`policy` may not know `engine/ticks`: "
+        "umaserve.policy.base imports umaserve.engine.ticks.ticks"
     ]
     assert circle([planted]) == []
     assert circle([planted, there]) == [planted.importer, planted.imported]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_spies import spied_shapes
-from umaserve.engine.loop.beside import UNLIKE, note_shape
-from umaserve.engine.loop.records import Facts, Flight
+from umaserve.engine.ticks.beside import UNLIKE, note_shape
+from umaserve.engine.ticks.records import Facts, Flight
 from umaserve.policy.base import KIND_DECODE, Memory, PlanInfo
 from umaserve.policy.cost.model import CostModel, learn, predict
 from umaserve.wire import messages as m

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from numba import njit, typeof
 
-from umaserve.engine.loop.records import Columns, Work
 from umaserve.engine.native import batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill import chunk_stack
 from umaserve.engine.prefill.gate import Gate
 from umaserve.engine.prefill.orders import Orders, give_orders, grant_chunk
+from umaserve.engine.ticks.records import Columns, Work
 from umaserve.wire import memory_order
 from umaserve.wire import table as t
 

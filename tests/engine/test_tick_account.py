@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from umaserve.engine.loop.account import is_for_pace, learn_tick
-from umaserve.engine.loop.records import Facts
+from umaserve.engine.ticks.account import is_for_pace, learn_tick
+from umaserve.engine.ticks.records import Facts
 from umaserve.policy.base import Memory, PlanInfo
 from umaserve.policy.cost.model import RELIEVED, CostModel, learn, predict
 

@@ -1,1 +1,1 @@
-"""The engine's loop: the compiled ticks, and what happens in Python between them."""
+"""The engine's loop: what happens in Python between the compiled ticks."""

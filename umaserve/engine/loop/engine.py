@@ -39,6 +39,7 @@ from umaserve.engine.prefixes import integrity
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
 from umaserve.engine.samplers.team_rows import make_team
+from umaserve.engine.ticks import records, ticks
 from umaserve.jit.direct import Direct
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
@@ -60,7 +61,6 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
-from . import records, ticks
 from .admission import Admission
 from .aside_pace import allowed_now
 from .aside_texts import AsideTexts

@@ -14,11 +14,10 @@ from collections.abc import Callable
 
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.start.whole import Whole
+from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
-
-from .beside import UNLIKE
 
 
 class FullRows:

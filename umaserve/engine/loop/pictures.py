@@ -19,13 +19,12 @@ from umaserve.engine.model.abilities import has_several_dimensions
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.start.whole import Whole
+from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.policy.cost.model import efficient_chunk
 from umaserve.policy.pace import FAR_MS, WORTHWHILE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import NOT_FED
-
-from .beside import UNLIKE
 
 ROW_NS = 200_000_000  # that an embedding may take before an engine that computes seems to hang
 GONE = "the embeddings of its picture cannot be read: {}"

@@ -13,11 +13,10 @@ import numpy as np
 
 from umaserve.engine.model.adapters import domain_of
 from umaserve.engine.start.whole import Whole
+from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import NOT_FED
-
-from .beside import UNLIKE
 
 Scales = tuple[float, ...]
 TURN_S, BACKGROUND_TURN_S = 0.2, 0.05  # of a set while rows with another one wait

@@ -16,7 +16,7 @@ from umaserve.policy.base import (
 )
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.cost.model import RELIEVED, learn, predict
-from umaserve.policy.latency_guard import learn_tails
+from umaserve.policy.latency_guard import learn_tails, settle_credit
 from umaserve.policy.without_streams import note_done
 from umaserve.wire import table as t
 
@@ -160,3 +160,25 @@ def _tell_plan(header, info):
         header.bmt_trimmed += 1
     if info.baseline_ms > 0.0:
         header.baseline_ns = int(info.baseline_ms * 1e6)
+
+
+@njit(**INNER)
+def settle_credits(columns, state, knobs, baseline_ms, slots, count, now, may_be_late):
+    """Error budget of the interactive sessions that get a token now; runs before ``settle``.
+
+    ``may_be_late``: others may have made them wait (`is_for_pace`).
+    """
+    if baseline_ms <= 0.0:
+        return
+    t_last_ns, lane, cap, credit = columns.t_last_ns, state.lane, state.cap, state.credit
+    for i in range(count):
+        s = slots[i]
+        if lane[s] != 0 or t_last_ns[s] == 0:
+            continue
+        gap_ms = (now - t_last_ns[s]) / 1e6 if may_be_late else 0.0
+        own_ms = state.rounds[s] * baseline_ms
+        credit[s], slow = settle_credit(
+            credit[s], cap[s], knobs.latency_cap, own_ms, gap_ms
+        )
+        if slow:
+            columns.header.slow_tokens += 1

@@ -230,5 +230,5 @@ structref.define_proxy(LoopReference, LoopType, list(Loop._fields))
 
 @njit(cache=True, _nrt=True)
 def refer(loop):
-    """A reference to the records, for `umaserve.engine.loop.ticks`; it keeps their arrays alive."""
+    """Return a reference to the records, for `ticks`; it keeps their arrays alive."""
     return LoopReference(*loop)

@@ -1,0 +1,1 @@
+"""The compiled ticks: plan, fill, decode, sample, settle, publish."""

@@ -95,13 +95,14 @@ def test_costs_measured_beside_another_program_are_measured_again(
 
 
 def test_costs_are_believed_less_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper, cost = CostKeeper(no_places()), CostModel.unknown()
+    cost = CostModel.unknown()
+    keeper = CostKeeper(no_places(), cost)
 
     def after_a_pause(ticks: int, seconds: float) -> float:
         cost.count[0, 1, 0] = MOST_SURE
-        keeper.save_now_and_then(cost, ticks)
+        keeper.save_now_and_then(ticks)
         monkeypatch.setattr(cost_keeper, "ABSENCE_S", seconds)
-        keeper.doubt_after_pause(cost)
+        keeper.doubt_after_pause()
         return float(cost.count[0, 1, 0])
 
     assert after_a_pause(0, 0.0) == MOST_SURE  # nothing was learned
@@ -278,19 +279,20 @@ class SlowFile(CostFile):
 
 
 def test_nobody_waits_for_costs_to_be_written(tmp_path: Path) -> None:
-    keeper, file, cost = CostKeeper(no_places()), SlowFile(tmp_path), CostModel.unknown()
-    keeper.recall(file, cost)
-    assert keeper.save_now_and_then(cost, 5) == "" and not file.saved  # the last is not long ago
+    file, cost = SlowFile(tmp_path), CostModel.unknown()
+    keeper = CostKeeper(no_places(), cost)
+    keeper.recall(file)
+    assert keeper.save_now_and_then(5) == "" and not file.saved  # the last is not long ago
     keeper.learned()
     cost.ticks[0] = 1.0
-    assert keeper.save_now_and_then(cost, 6) == ""  # comes back, with nothing written
+    assert keeper.save_now_and_then(6) == ""  # comes back, with nothing written
     cost.ticks[0] = 2.0  # the ticks go on
     assert not file.saved
     file.may_go = True
-    keeper.close(cost)
+    keeper.close()
     assert [float(saved.ticks[0]) for saved in file.saved] == [1.0]
-    assert keeper.save_now_and_then(cost, 6) == "the disk is full"
-    assert keeper.save_now_and_then(cost, 6) == ""
-    keeper.save_now_and_then(cost, 7)
-    keeper.close(cost)
+    assert keeper.save_now_and_then(6) == "the disk is full"
+    assert keeper.save_now_and_then(6) == ""
+    keeper.save_now_and_then(7)
+    keeper.close()
     assert [float(saved.ticks[0]) for saved in file.saved] == [1.0, 2.0]

@@ -207,10 +207,10 @@ def test_costs_are_written_beside_the_ticks_cores(tmp_path: Path) -> None:
 
     def run() -> None:  # as the loop does it
         tp.place_threads(places, 2)
-        keeper = CostKeeper(places)
-        keeper.recall(file, cost)
+        keeper = CostKeeper(places, cost)
+        keeper.recall(file)
         keeper.learned()
-        keeper.close(cost)
+        keeper.close()
 
     thread = threading.Thread(target=run)
     thread.start()

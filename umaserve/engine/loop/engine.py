@@ -96,7 +96,7 @@ class Engine:
         self.samplers = SamplerTable(start.n_slots, MOST_EACH)
         self.admission = Admission(start, loaded, table, control, self.samplers)
         self.cost = CostModel.unknown()
-        self.cost_keeper = CostKeeper(loaded.places)
+        self.cost_keeper = CostKeeper(loaded.places, self.cost)
         self.plan = Plan.empty(start.n_slots)
         self.work = records.Work.allocate(loaded, self.admission.resumed_at)
         self.state = SchedulerState.of(
@@ -286,7 +286,7 @@ class Engine:
                 messages = self._expect()
             if not busy:
                 header.work_since_ns = time.monotonic_ns()
-                self.cost_keeper.doubt_after_pause(self.cost)
+                self.cost_keeper.doubt_after_pause()
             if self.control.closed or any(isinstance(each, m.Shutdown) for each in messages):
                 return
             self.later = handle_some(self, messages)
@@ -382,7 +382,7 @@ class Engine:
 
     def _save_costs(self) -> None:
         """Keep what was learned now and then; another thread writes it."""
-        why = self.cost_keeper.save_now_and_then(self.cost, self.table.header.ticks)
+        why = self.cost_keeper.save_now_and_then(self.table.header.ticks)
         if why:
             self.control.send(m.Log("debug", f"what ticks cost was not saved: {why}"))
 
@@ -527,12 +527,12 @@ class Engine:
 
     def recall_costs(self) -> None:
         """Know what ticks cost from the last start on this machine, if there was one."""
-        self.cost_keeper.recall(CostFile(identity(self.start, self.loaded)), self.cost)
+        self.cost_keeper.recall(CostFile(identity(self.start, self.loaded)))
         self.arrange()
 
     def close(self) -> None:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
-        self.cost_keeper.close(self.cost)
+        self.cost_keeper.close()
         self.aside.close()
         self.seats.close()
         if self.worker is not None:

@@ -78,7 +78,7 @@ class IdleWork:
         """Do the next short piece of work."""
         if not self._left and self._was_disturbed:
             self._lone_ms, self._left = 0.0, [self._probe, self._slices]
-            self._engine.cost_keeper.disbelieve(self._engine.cost)
+            self._engine.cost_keeper.disbelieve()
             self._prober = Prober(*self._probed)
         elif not self._left:
             self._left, self._again_s = [self._threads, self._probe], math.inf

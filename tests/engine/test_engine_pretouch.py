@@ -128,13 +128,8 @@ def test_it_ends_with_the_front():
         def send(self, message):
             assert message.stage == p.STAGE
 
-    class Engine:
-        start = m.Start(str(demo_model_path()), n_slots=8, n_ctx=511, n_seq=1)
-        records = ((np.zeros(100_000, np.int32),),)
-        team_scratches = ()
-
-    engine = Engine()
-    engine.table, fd = t.SessionTable.create(SPEC)
-    p.pretouch(engine, Gone())
+    start = m.Start(str(demo_model_path()), n_slots=8, n_ctx=511, n_seq=1)
+    table, fd = t.SessionTable.create(SPEC)
+    p.pretouch(start, table, ((np.zeros(100_000, np.int32),),), [], Gone())
     assert blocks(fd) < SPEC.layout()[1] // 2  # the first array was enough
     os.close(fd)

@@ -135,7 +135,7 @@ def _warm(engine: Engine, start: m.Start, control: Control) -> bool:
     from .start.warmup import warm_up
 
     if start.pretouch:
-        pretouch(engine, control)
+        pretouch(start, engine.table, engine.records, engine.team_scratches, control)
         if control.closed:
             return False
     compiled = is_complete()

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from umaserve.engine.samplers.rows import RowPool, touch_scratch
-from umaserve.engine.start.whole import Whole
+from umaserve.sampling.sampler import Scratch
 from umaserve.wire import messages as m
+from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 STAGE = "pretouch"
@@ -30,20 +31,25 @@ _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 Report = Callable[[int], bool]  # bytes done; False ends the touching
 
 
-def pretouch(engine: Whole, control: Control) -> None:
-    """Touch the engine's arrays, the session table and the weights, once.
+def pretouch(
+    start: m.Start,
+    table: t.SessionTable,
+    records: Iterable[Any],
+    scratches: list[Scratch],
+    control: Control,
+) -> None:
+    """Touch the session table, the arrays of the loop's ``records``, and the weights, once.
 
     Values stay as they are; no request runs yet.  Ends early when the front is gone
     (``control.closed`` says so then).  Tables are left out, the largest first, beyond
     MOST_TABLE_BYTES; the weights where libllama has read or locked them into memory itself.
     """
-    start = engine.start
-    held: list[np.ndarray] = [v for v in vars(engine.table).values() if isinstance(v, np.ndarray)]
-    for record in engine.records:
+    held: list[np.ndarray] = [v for v in vars(table).values() if isinstance(v, np.ndarray)]
+    for record in records:
         if isinstance(record, RowPool):
             touch_scratch(record)
         held += _arrays(record)
-    held += _arrays(tuple(engine.team_scratches))
+    held += _arrays(tuple(scratches))
     unique = {(a.ctypes.data, a.nbytes): a for a in held if a.size and a.flags.writeable}
     arrays = within(unique.values(), MOST_TABLE_BYTES)
     files = weight_files(Path(start.model_path)) if start.use_mmap and not start.use_mlock else []

@@ -27,61 +27,60 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     yield now
 
 
-def turns_of(*sets: tuple[float, ...]) -> tuple[AdapterTurns, Any]:
-    """Turns with a running row of each set."""
+def turns_of(*sets: tuple[float, ...]) -> tuple[AdapterTurns, Any, Any]:
+    """Turns with a running row of each set, what the ticks feed, and the table."""
     n = len(sets)
     table = SimpleNamespace(
         state=np.full(n, RUNNING), lane=np.zeros(n, int), n_past=np.full(n, 9),
         n_tokens=np.full(n, 10),
     )  # fmt: skip
-    engine = SimpleNamespace(
-        table=table, worker=None, state=SimpleNamespace(aside=np.zeros(n, np.int32)),
-        loaded=SimpleNamespace(adapters=AdapterSets(None, HOME), context=None),
-        work=SimpleNamespace(flight=SimpleNamespace(unlike=0)),
-    )  # fmt: skip
-    turns = AdapterTurns(engine)  # type: ignore[arg-type]
+    aside: Any = np.zeros(n, np.int32)
+    loaded = SimpleNamespace(adapters=AdapterSets(None, HOME), context=None)
+    setup: Any = SimpleNamespace(table=table, loaded=loaded)
+    nothing: Any = SimpleNamespace(unlike=0, reclaim=lambda slot: None)
+    turns = AdapterTurns(setup, aside, nothing, nothing)
     for slot, scales in enumerate(sets):
         turns._of[slot] = scales
         turns.begin(slot)
-    return turns, engine
+    return turns, aside, table
 
 
 def test_short_requests_of_other_sets_do_not_starve_a_stream(clock: list[float]) -> None:
     """Each of theirs ends with its turn, and the next one begins at once."""
-    turns, engine = turns_of(HOME, X, Y)
+    turns, aside, table = turns_of(HOME, X, Y)
     fed = [0, 0, 0]
     for _ in range(300):
         turns.step()
-        (slot,) = np.flatnonzero(engine.state.aside != NOT_FED)
+        (slot,) = np.flatnonzero(aside != NOT_FED)
         fed[slot] += 1
         clock[0] += 0.25
         if slot:
-            engine.table.state[slot] = DONE
+            table.state[slot] = DONE
             turns.step()
-            engine.table.state[slot] = RUNNING
+            table.state[slot] = RUNNING
             turns.begin(slot)
     assert min(fed) >= 75, fed
 
 
 def test_a_row_that_pauses_stays_so_whoever_writes_its_column(clock: list[float]) -> None:
-    turns, engine = turns_of(HOME, X)
+    turns, aside, table = turns_of(HOME, X)
     turns.step()
-    (paused,) = np.flatnonzero(engine.state.aside == NOT_FED)
-    engine.state.aside[:] = 0
+    (paused,) = np.flatnonzero(aside == NOT_FED)
+    aside[:] = 0
     turns.step()
-    assert engine.state.aside[paused] == NOT_FED and engine.state.aside[1 - paused] == 0
+    assert aside[paused] == NOT_FED and aside[1 - paused] == 0
 
 
 def test_a_turn_with_a_prompt_is_looked_at_after_each_tick(clock: list[float]) -> None:
-    turns, engine = turns_of(HOME, X)
+    turns, aside, table = turns_of(HOME, X)
     turns.step()
-    (paused,) = np.flatnonzero(engine.state.aside == NOT_FED)
+    (paused,) = np.flatnonzero(aside == NOT_FED)
     assert turns.ticks(100) == TICKS
-    engine.table.n_tokens[paused] = 500
+    table.n_tokens[paused] = 500
     assert turns.ticks(100) == TICKS
-    engine.table.n_tokens[1 - paused] = 500
+    table.n_tokens[1 - paused] = 500
     assert turns.ticks(100) == 1
-    turns, engine = turns_of(HOME, HOME)
+    turns, _, _ = turns_of(HOME, HOME)
     turns.step()
     assert turns.ticks(100) == 100
 

@@ -25,16 +25,15 @@ from umaserve.engine.drafting.opening import allocate_drafts, open_speaker, tell
 from umaserve.engine.drafting.records import domain_number
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native import abort, disk_reads
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
 from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
-from umaserve.engine.prefill import worker as prefill_worker
-from umaserve.engine.prefill.orders import Orders
+from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
-from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.prefixes import integrity
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
@@ -53,7 +52,7 @@ from umaserve.policy.base import (
     forget,
 )
 from umaserve.policy.bytes.bandwidth import Budget
-from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
+from umaserve.policy.cost.model import CostModel
 from umaserve.policy.without_streams import note_given_up
 from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Rows, Scratch
@@ -104,11 +103,11 @@ class Engine:
         )
         self.custom = find_policy(start.policy)
         self.ways = Ways()
-        self.aside_threads = 0
         self.sequences = Sequences(loaded)
-        self.worker: PrefillWorker | None = None
+        self.setup = setup = Setup(start, loaded, table, control)
+        self.beside = Beside(setup, self.cost, self.first_tokens)
         self.trials = Trials(self)
-        self.turns = AdapterTurns(self)
+        self.turns = AdapterTurns(setup, self.state.aside, self.work.flight, self.beside)
         self.seats = Seats(self)
         self.admission.on_row = self._arrive
         self.landing = Landing(self)
@@ -149,15 +148,9 @@ class Engine:
 
     def equip(self, ways: Ways) -> None:
         """Have what suits a device that behaves like this; once, before the first request."""
-        start, loaded = self.start, self.loaded
-        self.ways = ways
+        loaded, self.ways = self.loaded, ways
         leave_places(loaded.places)  # the worker's thread is to run anywhere
-        self.aside_threads = self._aside_threads()
-        if self.aside_threads:
-            self.worker = PrefillWorker(
-                loaded, start, self.table, self.aside_threads, self.control.notify,
-                self._chunk_took, self.first_tokens(),
-            )  # fmt: skip
+        self.beside.open(ways.abortable)
         place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
         self.arrange()
 
@@ -205,7 +198,6 @@ class Engine:
     def arrange(self) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""
         start, loaded = self.start, self.loaded
-        aside = self.worker is not None and self.worker.alive
         self.knobs = Knobs(
             n_batch=loaded.n_batch,
             max_merge=start.max_merge,
@@ -213,13 +205,13 @@ class Engine:
             latency_cap=float(start.latency_cap),
             reading_ms=float(start.reading_ms),
             abortable=self.ways.abortable,
-            can_aside=aside,
+            can_aside=self.beside.alive,
             features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
             wide_reads=not loaded.on_processor,
             overlaps=self.ways.overlaps,
-            sliced=self.worker is not None and aside and self.worker.sliced,
+            sliced=self.beside.alive and self.beside.sliced,
         )
-        left = loaded.threads(self.aside_threads)[1]
+        left = loaded.threads(self.beside.threads)[1]
         self.records = records.Loop(
             fixed=records.Fixed(
                 loaded.n_vocab, loaded.n_ctx, loaded.n_threads, loaded.n_threads_batch, left,
@@ -237,7 +229,7 @@ class Engine:
             memory=self.memory,
             traffic=self.traffic,
             budget=self.budget,
-            orders=self.worker.orders if self.worker is not None else Orders.allocate(1, -1),
+            orders=self.beside.orders,
             ahead=self.samplers.ahead,
             rows=self._rows,
             scratch=self._scratch,
@@ -248,23 +240,9 @@ class Engine:
         self._loop = records.refer(self.records)
         self._run_ticks = Direct(ticks.run_ticks)
 
-    def _aside_threads(self) -> int:
-        """Threads for prompts beside the ticks; 0 = none are computed there."""
-        asked = self.start.prefill_threads
-        if asked == 0 or not prefill_worker.available(self.loaded)[0]:
-            return 0
-        if not self.ways.abortable:
-            return 0  # an accelerator computes prompts in the ticks
-        return min(asked, self.loaded.n_cores - 1) if asked > 0 else self.loaded.n_cores // 2
-
     def first_tokens(self) -> FirstTokens:
         """Return the sampler of first tokens of prompts beside the ticks."""
         return FirstTokens(self.loaded, self.table, self.samplers.settings)
-
-    def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
-        """From the worker's thread: what the parts of a chunk between the ticks took."""
-        learn_part(self.cost, tokens, longest_ms, all_ms)
-        doubt_larger(self.cost, tokens)
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -291,11 +269,11 @@ class Engine:
                 return
             self.later = handle_some(self, messages)
             self.admission.take_tokenised()
-            if self.worker is not None:
-                self.landing.take(self.worker)
-                if self.knobs.can_aside and not self.worker.alive:
-                    self.state.aside[:] = 0
-                    self.arrange()
+            if self.beside.worker is not None:
+                self.landing.take(self.beside.worker)
+            if self.knobs.can_aside and not self.beside.alive:
+                self.state.aside[:] = 0
+                self.arrange()
             self.aside.step()
             self._copy_prefixes()
             self.seats.admit()
@@ -535,8 +513,7 @@ class Engine:
         self.cost_keeper.close()
         self.aside.close()
         self.seats.close()
-        if self.worker is not None:
-            self.worker.close()
+        self.beside.close()
 
     def decode_failed(self, status: int, slots: np.ndarray) -> None:
         """``llama_decode`` said no: make room and try again, or end this batch's requests."""

@@ -180,13 +180,13 @@ class IdleWork:
     def _probe(self) -> Steps:
         engine = self._engine
         if engine.start.probe:
-            yield from self._prober.steps(engine.aside_threads, n_rows=self._n_rows)
+            yield from self._prober.steps(engine.beside.threads, n_rows=self._n_rows)
             if math.isnan(self._lone_ms):
                 self._lone_ms = float(engine.cost.mean[0, 1, 0])
 
     def _slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""
-        engine, worker = self._engine, self._engine.worker
+        engine, worker = self._engine, self._engine.beside.worker
         if worker is None or not worker.sliced or not engine.start.probe:
             return
         if engine.cost.parts[CHUNK_SIZES <= SLICED_CHUNK].any():

@@ -326,8 +326,7 @@ class Seats:
         """Take the KV sequence from a row; its cells are free afterwards, or held (``ended``)."""
         engine, table = self._engine, self._engine.table
         seq = int(table.seq[slot])
-        if engine.worker is not None:
-            engine.worker.forget(slot)
+        engine.beside.forget(slot)
         engine.state.aside[slot] = 0
         self.prefixes.leave(slot)
         if seq >= 0:

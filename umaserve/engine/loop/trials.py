@@ -114,8 +114,7 @@ class Trials:
         engine.loaded.context.clear(data=True)
         engine.sequences.clear()
         engine.seats.apart.close()
-        if engine.worker is not None:
-            engine.worker.clear()
+        engine.beside.clear()
 
     def _found_nobody(self) -> None:
         live = set(self._engine.table.serial.tolist())

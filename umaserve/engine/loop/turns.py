@@ -12,8 +12,10 @@ import time
 import numpy as np
 
 from umaserve.engine.model.adapters import domain_of
-from umaserve.engine.start.whole import Whole
+from umaserve.engine.model.setup import Setup
+from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.ticks.beside import UNLIKE
+from umaserve.engine.ticks.records import Flight
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import NOT_FED
@@ -25,10 +27,15 @@ ALWAYS = 1 << 30  # ticks that are unlike those whose costs are learned
 
 
 class AdapterTurns:
-    """For the loop's thread, between ticks.  ``is_on``: a row has another set than the start."""
+    """For the loop's thread, between ticks.  ``is_on``: a row has another set than the start.
 
-    def __init__(self, engine: Whole) -> None:
-        self._engine, self._sets = engine, engine.loaded.adapters
+    ``aside`` is the policy's column, in which a row that pauses is marked as not fed.
+    """
+
+    def __init__(self, setup: Setup, aside: np.ndarray, flight: Flight, beside: Beside) -> None:
+        self._table, self._context = setup.table, setup.loaded.context
+        self._sets, self._aside = setup.loaded.adapters, aside
+        self._flight, self._beside = flight, beside
         self._now = self._sets.home  # the set of the context
         self._of: dict[int, Scales] = {}  # sets of rows, by slot
         # when the last turn of a set ended, or since when it waits for its first
@@ -56,13 +63,13 @@ class AdapterTurns:
         self.is_on = self.is_on or self.scales(slot) != self._now
         if self.is_on:
             self._ends.setdefault(self.scales(slot), time.monotonic())
-            self._engine.state.aside[slot] = NOT_FED if self.is_paused(slot) else -1
+            self._aside[slot] = NOT_FED if self.is_paused(slot) else -1
 
     def step(self) -> None:
         """Give the next set its turn, if that is due."""
         if not self.is_on:
             return
-        table, home = self._engine.table, self._sets.home
+        table, home = self._table, self._sets.home
         running = np.flatnonzero(table.state == t.RUNNING).tolist()
         sets = {self.scales(slot) for slot in running}
         self.is_on, self.is_shared = bool(sets - {home}), len(sets) > 1
@@ -73,32 +80,32 @@ class AdapterTurns:
             others = sets - {self._now}
             self._change(min(others, key=lambda each: self._ends.get(each, now_s)), running)
         if self.is_on:  # others have a say in this column too
-            self._engine.state.aside[[s for s in running if self.is_paused(s)]] = NOT_FED
+            self._aside[[s for s in running if self.is_paused(s)]] = NOT_FED
         if self._now != home:
-            self._engine.work.flight.unlike = ALWAYS
+            self._flight.unlike = ALWAYS
 
     def ticks(self, most: int) -> int:
         """Return how many ticks may run before the next `step`: a prompt's may be long."""
         if not self.is_shared:
             return most
-        table = self._engine.table
+        table = self._table
         prompts = np.flatnonzero((table.state == t.RUNNING) & (table.n_tokens - table.n_past > 1))
         return 1 if any(not self.is_paused(slot) for slot in prompts.tolist()) else TICKS
 
     def _is_over(self, running: list[int]) -> bool:
-        lanes = [self._engine.table.lane[s] for s in running if self.scales(s) == self._now]
+        lanes = [self._table.lane[s] for s in running if self.scales(s) == self._now]
         limit_s = TURN_S if m.LANE_INTERACTIVE in lanes else BACKGROUND_TURN_S
         return time.monotonic() >= self._began_s + limit_s
 
     def _change(self, scales: Scales, running: list[int]) -> None:
         """Have the context compute with another set; rows with other ones pause."""
-        engine, aside = self._engine, self._engine.state.aside
+        aside = self._aside
         now_s = self._began_s = self._ends[self._now] = time.monotonic()
         self._ends = {each: self._ends.get(each, now_s) for each in map(self.scales, running)}
         self._now = scales
-        self._sets.set(engine.loaded.context, scales)
-        engine.work.flight.unlike = UNLIKE
+        self._sets.set(self._context, scales)
+        self._flight.unlike = UNLIKE
         for slot in running:
-            if engine.worker is not None and aside[slot] == 1:
-                engine.worker.reclaim(slot)  # it would go on while its row pauses
+            if aside[slot] == 1:
+                self._beside.reclaim(slot)  # it would go on while its row pauses
             aside[slot] = NOT_FED if self.scales(slot) != scales else -1

@@ -16,8 +16,8 @@ from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native.calls import Native
+from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.prefill.ready_graph import ReadyGraph
-from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.policy.base import Knobs, Memory, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
@@ -135,10 +135,9 @@ class Whole(Protocol):
     graph: ReadyGraph
     native: Native
     budget: Budget
-    worker: PrefillWorker | None
+    beside: Beside
     ways: Ways
     drafts: Any  # `umaserve.engine.drafting.records.Drafts`
-    aside_threads: int
     later: list[m.ToEngine]
     ticks_done: int
     team_scratches: list[Scratch]

@@ -366,7 +366,7 @@ class Engine:
 
     def _bytes_read(self) -> int:
         """From disk until now, but for texts that are kept there."""
-        return disk_reads.by_process() - self.seats.shelf_bytes_read
+        return disk_reads.by_process() - self.seats.prefixes.files.bytes_read
 
     def _has_work(self) -> bool:
         states = self.table.state.tolist()
@@ -512,7 +512,8 @@ class Engine:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
         self.cost_keeper.close()
         self.aside.close()
-        self.seats.close()
+        self.seats.apart.close()
+        self.seats.prefixes.close()
         self.beside.close()
 
     def decode_failed(self, status: int, slots: np.ndarray) -> None:

@@ -15,16 +15,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from umaserve.cache import disk
 from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
-from umaserve.engine.model.cost_file import saved_by
 from umaserve.engine.prefixes.prefixes import WORTH_A_WAIT, Prefixes
-from umaserve.engine.prefixes.shelf import Shelf
 from umaserve.engine.start.whole import Whole
 from umaserve.policy.urgency import gives_way
-from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
@@ -42,41 +38,9 @@ class Seats:
         self._ageing = Ageing()
         self.full = FullRows(engine, self.drop_sequence)
         self.apart = Apart(engine)
-        self._told = False
-        self._shelf = self._find_shelf()
-        self.prefixes = Prefixes(
-            engine.loaded, engine.table, engine.sequences, engine.cost, engine.start.cache_bytes,
-            self._shelf,
-        )  # fmt: skip
+        self.prefixes = Prefixes(engine.setup, engine.sequences, engine.cost)
         late = self.prefixes.late
         engine.sequences.leaving = lambda seq: late.save_all(seq, self.somebody_decodes())
-        if self._shelf is not None and self.prefixes.is_on:
-            self._shelf.start()
-
-    @property
-    def shelf_bytes_read(self) -> int:
-        """Bytes read of texts that are kept on disk."""
-        return self._shelf.bytes_read if self._shelf is not None else 0
-
-    def _find_shelf(self) -> Shelf | None:
-        """Where texts are kept on disk, if anywhere."""
-        engine, start = self._engine, self._engine.start
-        if not (start.cache_dir and start.cache_disk and start.cache_bytes):
-            return None
-        try:
-            folder = disk.folder_of(start.cache_dir, saved_by(start, engine.loaded))
-        except OSError as error:
-            why = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
-            engine.control.send(m.Log("warn", f"texts are not kept on disk: {why}"))
-            return None
-        return Shelf(folder, start.cache_disk, engine.control.notify)
-
-    def close(self) -> None:
-        """Write to disk what waits for it."""
-        self.apart.close()
-        if self._shelf is not None:
-            self.prefixes.save_late()
-            self._shelf.close()
 
     def _is_background(self, slot: int, now_ns: int) -> bool:
         """Whether nobody has labelled the row, and its program has used up its allowance."""
@@ -240,9 +204,6 @@ class Seats:
 
     def copy_prefixes(self, may_save: bool) -> None:
         """Copy beginnings of texts into the cache, and out of it where they ``may_save``."""
-        if self._shelf is not None and self._shelf.problem and not self._told:
-            self._told = True
-            self._engine.control.send(m.Log("warn", self._shelf.problem))
         if self.prefixes.is_on:
             for slot in self.prefixes.step(not self.somebody_decodes(), may_save):
                 self._run(slot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,46 +11,65 @@ from umaserve.cache import disk
 from umaserve.cache.entry import Entry, Part, text_of
 from umaserve.cache.store import PrefixStore
 from umaserve.cache.whole import MARK
+from umaserve.engine.model.cost_file import saved_by
 from umaserve.wire import messages as m
 
 from .shelf import Shelf
 
+if TYPE_CHECKING:
+    from umaserve.engine.model.setup import Setup
+
 
 class DiskTexts:
-    """``shelf`` of None: nothing is kept on disk."""
+    """For the loop's thread.  ``shelf`` of None: nothing is kept on disk."""
 
-    def __init__(self, shelf: Shelf | None, store: PrefixStore) -> None:
-        self._shelf, self._store = shelf, store
+    def __init__(self, setup: Setup, store: PrefixStore, is_on: bool) -> None:
+        self._control, self._store = setup.control, store
+        self.shelf = _open_shelf(setup) if is_on else None
+        self._told = False
+        if self.shelf is not None:
+            self.shelf.start()
+
+    def tell_problem(self) -> None:
+        """Tell a person, once, why nothing can be written."""
+        if self.shelf is not None and self.shelf.problem and not self._told:
+            self._told = True
+            self._control.send(m.Log("warn", self.shelf.problem))
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from disk for these texts."""
+        return self.shelf.bytes_read if self.shelf is not None else 0
 
     @property
     def has_news(self) -> bool:
         """Whether `take` has something to do."""
-        return self._shelf is not None and self._shelf.has_news
+        return self.shelf is not None and self.shelf.has_news
 
     def put(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:
         """Write an entry when there is time; ``tokens`` (int32) are all up to its last."""
-        if self._shelf is not None and m.ALONE not in domain:
-            self._shelf.put(entry, domain, tokens.copy())
+        if self.shelf is not None and m.ALONE not in domain:
+            self.shelf.put(entry, domain, tokens.copy())
 
     def fetch(self, parts: Iterable[Part], domain: str) -> None:
         """Read what parts of a text have on disk alone."""
-        if self._shelf is None:
+        if self.shelf is None:
             return
         needed = [(part.entry, domain) for part in parts]
         needed += [(part.mark, MARK + domain) for part in parts if part.mark is not None]
-        self._shelf.fetch(
+        self.shelf.fetch(
             (entry, kept_as(entry, name)) for entry, name in needed if not entry.data.size
         )
 
     def take(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
-        if self._shelf is None:
+        if self.shelf is None:
             return
-        for kept in self._shelf.take_found():
+        for kept in self.shelf.take_found():
             entry = self._store.find(kept.domain, kept.tokens, kept.p0, kept.cost_ms)
             if entry is not None:
                 entry.path, entry.n_bytes = kept.path, kept.n_bytes
-        for entry, data in self._shelf.take_read():
+        for entry, data in self.shelf.take_read():
             if data is not None:
                 self._store.fill(entry, data)
             else:
@@ -60,6 +80,20 @@ class DiskTexts:
         for domain in self._store.domains():
             for entry in self._store.entries(domain):
                 disk.remove(entry.path)
+
+
+def _open_shelf(setup: Setup) -> Shelf | None:
+    """Return the place on disk for texts, or None where there is none."""
+    start, control = setup.start, setup.control
+    if not (start.cache_dir and start.cache_disk and start.cache_bytes):
+        return None
+    try:
+        folder = disk.folder_of(start.cache_dir, saved_by(start, setup.loaded))
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+        control.send(m.Log("warn", f"texts are not kept on disk: {why}"))
+        return None
+    return Shelf(folder, start.cache_disk, control.notify)
 
 
 def kept_as(entry: Entry, domain: str) -> disk.Kept:

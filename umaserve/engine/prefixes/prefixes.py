@@ -31,26 +31,21 @@ if TYPE_CHECKING:
     from umaserve.cache.entry import Part
     from umaserve.cache.next_turn import Ended
     from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model.loaded import Loaded
+    from umaserve.engine.model.setup import Setup
     from umaserve.llama import Context
     from umaserve.policy.cost.model import CostModel
-
-    from .shelf import Shelf
 
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 LATE_MS = 1000  # without a request, before held texts are saved
 
 
 class Prefixes:
-    """For the loop's thread, between ticks.  ``most_bytes``: 0 = nothing is kept, AUTO = by what
-    is free."""
+    """For the loop's thread, between ticks."""
 
-    def __init__(
-        self, loaded: Loaded, table: t.SessionTable, sequences: Sequences, cost: CostModel,
-        most_bytes: int, shelf: Shelf | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, setup: Setup, sequences: Sequences, cost: CostModel) -> None:
+        loaded, table = setup.loaded, setup.table
         self._table = table
-        most = most_of(most_bytes)
+        most = most_of(setup.start.cache_bytes)
         cuts = not (why_off := why_not_plain(loaded))
         if cuts or can_be_saved(loaded):
             why_off = "" if most else "--cache-ram is off"
@@ -64,14 +59,14 @@ class Prefixes:
         self.report = PrefixReport(self.store, why_off, table.header)
         self._share = MemoryShare(self.store, most, self.report.tell)
         self.look_at_memory = self._share.look
-        self._files = DiskTexts(shelf, self.store)
+        self.files = DiskTexts(setup, self.store, self.is_on)
         self._texts = RowTexts(table)
         self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
-        self._saver = Saver(table, cost, copies, self._texts, self._files, self._share)
+        self._saver = Saver(table, cost, copies, self._texts, self.files, self._share)
         self.keep = self._saver.keep
         self.late = LateTexts(sequences.next_turns, self._saver.save)
         if isinstance(copies, WholeStates):
-            self._saver.checkpoints = Checkpoints(loaded, table, cost, copies, self._files.put)
+            self._saver.checkpoints = Checkpoints(loaded, table, cost, copies, self.files.put)
         self._restorer = Restorer(table, sequences, cost, copies, loaded.n_ctx, self._restored)
 
     def arrive(self, slot: int, domain: str | None, session: bool = False) -> None:
@@ -197,7 +192,7 @@ class Prefixes:
         self.store.use(parts, self._texts.lease(slot))
         for part in parts:
             part.entry.hits += 1
-        self._files.fetch(parts, self._texts.domains[slot])
+        self.files.fetch(parts, self._texts.domains[slot])
         self._restorer.begin(slot, parts, at_once)
         return slot not in self._restorer.slots
 
@@ -240,7 +235,7 @@ class Prefixes:
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do before more than one tick runs."""
-        is_copying = self._files.has_news or self._restorer.slots or self._awaited
+        is_copying = self.files.has_news or self._restorer.slots or self._awaited
         return bool(is_copying) or self.late.is_due or self._saver.is_busy
 
     def step(self, at_once: bool, may_save: bool) -> list[int]:
@@ -248,8 +243,9 @@ class Prefixes:
 
         Returns the rows that have what is known of them now.
         """
-        if self._files.has_news:
-            self._files.take()
+        self.files.tell_problem()
+        if self.files.has_news:
+            self.files.take()
             self.report.tell()
         self._saver.save_checkpoints(self._awaited)
         filled = self._restorer.step(at_once)
@@ -271,6 +267,12 @@ class Prefixes:
             return LATE_MS
         return self._share.idle_ms
 
+    def close(self) -> None:
+        """Write to disk what waits for it."""
+        if self.files.shelf is not None:
+            self.save_late()
+            self.files.shelf.close()
+
     def check(self) -> None:
         """Raises AssertionError where what is kept contradicts itself, or the rows."""
         self.store.check()
@@ -286,7 +288,7 @@ class Prefixes:
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
         slots = self._restorer.slots
-        self._files.clear()
+        self.files.clear()
         self._restorer.clear()
         self._awaited.clear()
         self._saver.saved.clear()

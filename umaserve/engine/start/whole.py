@@ -14,6 +14,7 @@ from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import Constraints
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Loaded
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.beside import Beside
@@ -121,6 +122,7 @@ class Admits(Protocol):
 class Whole(Protocol):
     """`umaserve.engine.loop.engine` has it, and says what each does."""
 
+    setup: Setup
     start: m.Start
     loaded: Loaded
     table: t.SessionTable

@@ -17,6 +17,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.patches.engine_spies import spied_meanwhile
+from umaserve.engine.loop.inbox import Inbox
 from umaserve.engine.loop.meanwhile import meanwhile
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -120,45 +121,55 @@ def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
     assert sum(json.loads(line)[3] for line in lines) <= others // 2
 
 
-def engine(messages=(), **changes):
-    seen = []
-    fields = {
-        "control": SimpleNamespace(receive=lambda _: list(messages), closed=False),
-        "admission": SimpleNamespace(take_tokenised=lambda: seen.append("tokenised")),
-        "seats": SimpleNamespace(
-            admit=lambda under_way: seen.append(("admit", under_way)) or True
-        ),
-        "landing": SimpleNamespace(settle_first=seen.append),
-        "aside": SimpleNamespace(has_jobs=False),
-        "turns": SimpleNamespace(is_on=False),
-        "handle": seen.append, "later": [],
-        "seen": seen,
-        "table": SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
-    }  # fmt: skip
-    return SimpleNamespace(**{**fields, **changes})
+class Loop:
+    """The parts of a loop that `meanwhile` uses; ``seen``: what it did."""
+
+    def __init__(self, messages=(), later=(), closed=False, **changes):
+        seen = self.seen = []
+        setup = SimpleNamespace(
+            control=SimpleNamespace(receive=lambda _: list(messages), closed=closed),
+            table=SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
+        )
+        self.inbox = Inbox(setup, None, None, None, None)
+        self.inbox.handle, self.inbox.later = seen.append, list(later)
+        self.parts = {
+            "admission": SimpleNamespace(take_tokenised=lambda: seen.append("tokenised")),
+            "aside": SimpleNamespace(has_jobs=False),
+            "trials": SimpleNamespace(wanted=False),
+            "seating": SimpleNamespace(
+                admit=lambda under_way: seen.append(("admit", under_way)) or True
+            ),
+            "turns": SimpleNamespace(is_on=False),
+        } | changes
+
+    def goes_on(self):
+        return meanwhile(self.inbox, **self.parts)
 
 
 def test_what_touches_a_running_row_waits_and_so_does_all_after_it():
     release, cancel, submit = m.Release(3, 1), m.Cancel(4), m.Submit(5, 2, prompt="x")
-    one = engine([release, cancel, submit])
-    assert not meanwhile(one)
-    assert one.seen == [release, "tokenised", ("admit", True)] and one.later == [cancel, submit]
-    two = engine([release, submit])
-    assert meanwhile(two) and two.later == []
+    one = Loop([release, cancel, submit])
+    assert not one.goes_on()
+    assert one.seen == [release, "tokenised", ("admit", True)]
+    assert one.inbox.later == [cancel, submit]
+    two = Loop([release, submit])
+    assert two.goes_on() and two.inbox.later == []
     assert two.seen == [release, submit, "tokenised", ("admit", True)]
 
 
 def test_nothing_goes_before_what_waits_already():
     """A row is released before it is given away again."""
     release, submit = m.Release(3, 1), m.Submit(5, 1, prompt="x")
-    one = engine([submit], later=[release])
-    assert not meanwhile(one)
-    assert one.later == [release, submit] and submit not in one.seen
+    one = Loop([submit], later=[release])
+    assert not one.goes_on()
+    assert one.inbox.later == [release, submit] and submit not in one.seen
 
 
 def test_the_ticks_stop_for_what_is_left():
-    assert meanwhile(engine())
-    assert not meanwhile(engine(seats=SimpleNamespace(admit=lambda under_way: False)))
-    assert not meanwhile(engine(control=SimpleNamespace(receive=lambda _: [], closed=True)))
-    assert not meanwhile(engine(aside=SimpleNamespace(has_jobs=True)))
-    assert not meanwhile(engine(turns=SimpleNamespace(is_on=True)))
+    assert Loop().goes_on()
+    assert not Loop(seating=SimpleNamespace(admit=lambda under_way: False)).goes_on()
+    assert not Loop(closed=True).goes_on()
+    assert not Loop(aside=SimpleNamespace(has_jobs=True)).goes_on()
+    assert not Loop(turns=SimpleNamespace(is_on=True)).goes_on()
+    one = Loop(trials=SimpleNamespace(wanted=True))
+    assert not one.goes_on() and ("admit", True) not in one.seen

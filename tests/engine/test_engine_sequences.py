@@ -16,7 +16,7 @@ from tests.support.oracle import Oracle
 from tests.support.patches.engine_spies import spied_sequences
 from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import sequences as s
-from umaserve.engine.loop import engine as loop
+from umaserve.engine.loop.seats import Seats
 from umaserve.engine.model.abilities import ENDED, RESERVED, spare_sequences
 from umaserve.engine.native.status import NO_KV_SLOT
 from umaserve.engine.prefixes.copies import stretches
@@ -164,10 +164,10 @@ def test_streams_that_come_and_end_are_answered_the_same(tmp_path):
 
 def test_a_batch_that_finds_no_cells_comes_again_once_some_are_free():
     evicted = []
-    engine = SimpleNamespace(
-        table=SimpleNamespace(in_tick=np.ones(4, np.int32)),
-        seats=SimpleNamespace(evict=lambda: not evicted.append(1)),
+    in_tick = np.ones(4, np.int32)
+    seats = SimpleNamespace(
+        _table=SimpleNamespace(in_tick=in_tick), evict=lambda: not evicted.append(1)
     )
-    loop.Engine.decode_failed(engine, NO_KV_SLOT, np.array([0, 2]))
+    Seats.decode_failed(seats, NO_KV_SLOT, [0, 2])
     assert evicted
-    assert engine.table.in_tick.tolist() == [0, 1, 0, 1]
+    assert in_tick.tolist() == [0, 1, 0, 1]

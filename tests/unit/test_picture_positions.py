@@ -90,11 +90,8 @@ def test_streams_come_first_for_a_while_and_the_row_still_has_work(
     pictures = object.__new__(Pictures)
     aside = np.zeros(1, np.int32)
     pictures._table, pictures._placed = table, {0: [Placed(3, 9, run(6))]}
-    pictures._engine = SimpleNamespace(
-        state=SimpleNamespace(aside=aside),
-        turns=SimpleNamespace(is_paused=lambda slot: False),
-        seats=SimpleNamespace(somebody_decodes=lambda is_paused: streams),
-    )
+    pictures._aside, pictures._turns = aside, SimpleNamespace(is_paused=lambda slot: False)
+    pictures._seats = SimpleNamespace(somebody_decodes=lambda is_paused: streams)
     pictures._rests_until_ns = time.monotonic_ns() + int(1e9 * rests_s)
     pictures._decode = lambda slot, placed: decoded.append(slot)
     assert pictures.step() is True

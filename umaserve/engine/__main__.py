@@ -109,8 +109,9 @@ def _serve(
     if not loaded.generates:
         return _encode(start, loaded, table, control, born)
     from .loop.engine import Engine
+    from .model.setup import Setup
 
-    engine = Engine(start, loaded, table, control)
+    engine = Engine(Setup(start, loaded, table, control))
     if not _warm(engine, start, control):
         return 0
     _let_go_of_start(start)
@@ -132,16 +133,15 @@ def _warm(engine: Engine, start: m.Start, control: Control) -> bool:
     from umaserve.jit.cache import is_complete, mark_complete
 
     from .start.pretouch import pretouch
-    from .start.warmup import warm_up
 
     if start.pretouch:
-        pretouch(start, engine.table, engine.records, engine.team_scratches, control)
+        pretouch(start, engine.table, engine.ticks.loop, engine.ticks.team_scratches, control)
         if control.closed:
             return False
     compiled = is_complete()
     compiles = "compiling the samplers (once, one to two minutes)"
     control.send(m.LoadProgress(1.0, "warmup" if compiled else compiles))
-    warm_up(engine, everything=not compiled)
+    engine.warm_up(everything=not compiled)
     mark_complete()
     return True
 

@@ -51,10 +51,10 @@ def no_second_context() -> None:
 @once_numba_may_load
 def small_chunks_only() -> None:
     """A processor takes seconds to measure chunks of all sizes; up to a hundred tokens will do."""
-    from umaserve.engine.loop import idle_work
     from umaserve.engine.prefill import second_context
+    from umaserve.engine.start import measures
 
-    second_context.SLOW_CHUNK_MS = idle_work.SLOW_CHUNK_MS = 40.0  # type: ignore[attr-defined]
+    second_context.SLOW_CHUNK_MS = measures.SLOW_CHUNK_MS = 40.0  # type: ignore[attr-defined]
 
 
 @once_numba_may_load
@@ -192,8 +192,8 @@ def disturbed_and_checked(seed: int, keeps: bool = False) -> None:
         elif kind < 0.05 and running:
             engine.seats.park(choose.choice(running), keep=choose.random() < 0.7)
         elif kind < 0.053:
-            engine.seats.park_all(running)  # and nothing stays in the prefix cache
-        engine.seats.admit()  # ticks find nobody waiting who might run
+            engine.trials.park_all(running)  # and nothing stays in the prefix cache
+        engine.seating.admit()  # ticks find nobody waiting who might run
 
     def checked(self: Any, most: int = 1) -> bool:
         disturb(self)

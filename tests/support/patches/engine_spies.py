@@ -32,20 +32,21 @@ def spied_meanwhile(path: str) -> None:
 
     The processor's engine does nothing meanwhile, so it is told that it has an accelerator.
     """
-    from umaserve.engine.loop import engine as loop
+    from umaserve.engine.loop.engine import Engine
 
-    meanwhile = loop.meanwhile
+    meanwhile = Engine._meanwhile
 
     def spied(engine: Any) -> bool:
         flight = engine.work.flight
         before = engine.table.abort.urgent_seen
         done = meanwhile(engine)
         urgent = engine.table.abort.urgent_seen - before  # requests that were taken
-        say(path, [int(flight.entries), int(flight.outputs_sent)], done, len(engine.later), urgent)
+        rows, later = [int(flight.entries), int(flight.outputs_sent)], len(engine.inbox.later)
+        say(path, rows, done, later, urgent)
         return done
 
     return_early()
-    loop.meanwhile = spied
+    Engine._meanwhile = spied  # type: ignore[method-assign]
 
 
 @once_numba_may_load
@@ -65,9 +66,9 @@ def spied_shapes(path: str) -> None:
 @once_numba_may_load
 def watched_team(path: str) -> None:
     """Says how many rows libllama's threads sampled together, once these are two or more."""
-    from umaserve.engine.loop import engine as loop
+    from umaserve.engine.ticks import run
 
-    make_team = loop.make_team
+    make_team = run.make_team
 
     def watch(team: Any) -> None:
         while team.rows < 2:
@@ -79,7 +80,7 @@ def watched_team(path: str) -> None:
         threading.Thread(target=watch, args=(team,), daemon=True).start()
         return team, scratches
 
-    loop.make_team = watched
+    run.make_team = watched
 
 
 @once_numba_may_load
@@ -136,15 +137,15 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
         say(path, "graph", self.is_ready)
 
     ReadyGraph.prepare = prepared  # type: ignore[method-assign]
-    idle = IdleWork.__init__
+    make = ReadyGraph.__init__
 
-    def idling(self: Any, engine: Any) -> None:
-        idle(self, engine)
-        self._left.clear()
-        engine.graph.usable = graph
+    def made(self: Any, *what: Any) -> None:
+        make(self, *what)
+        self.usable = graph
 
     _spy_on_late_texts(path, late)
-    IdleWork.__init__ = idling
+    ReadyGraph.__init__ = made  # type: ignore[method-assign]
+    IdleWork.put = lambda self, pieces: None  # type: ignore[method-assign]
     Sequences.go_on, Sequences.let_go = spied, spied_let_go
 
 

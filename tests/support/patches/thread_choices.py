@@ -16,7 +16,7 @@ def told(fewer: list[int], path: str, doubt_s: float) -> None:
     but ``doubt_s`` once fewer have been taken.
     A line is written to the file at ``path`` for each choice.
     """
-    from umaserve.engine.loop import idle_work
+    from umaserve.engine.start import thread_choice
 
     made = 0
 
@@ -28,8 +28,8 @@ def told(fewer: list[int], path: str, doubt_s: float) -> None:
             print(look, file=file)
         return most - (look in fewer)
 
-    idle_work.choose = choose  # type: ignore[assignment]
-    idle_work.AGAIN_S, idle_work.DOUBT_S = 0.0, doubt_s
+    thread_choice.choose = choose  # type: ignore[assignment]
+    thread_choice.AGAIN_S, thread_choice.DOUBT_S = 0.0, doubt_s
 
 
 @once_numba_may_load
@@ -38,9 +38,9 @@ def told_beside_a_draft_model(path: str) -> None:
 
     After each look the file at ``path`` gets the threads that libllama has for the draft model.
     """
-    from umaserve.engine.loop import idle_work
+    from umaserve.engine.start import thread_choice
 
-    look = idle_work.IdleWork._threads
+    look = thread_choice.ThreadLooks.look
 
     def choose(ticks: Any, most: int, rows: int, prompt: int) -> Iterator[None]:
         yield
@@ -48,13 +48,13 @@ def told_beside_a_draft_model(path: str) -> None:
 
     def spied(self: Any) -> Iterator[None]:
         yield from look(self)
-        context = self._engine.loaded.draft.context
+        context = self._setup.loaded.draft.context
         lib = context.library.lib
         say(path, *(n(context.pointer) for n in (lib.llama_n_threads, lib.llama_n_threads_batch)))
 
-    idle_work.choose = choose  # type: ignore[assignment]
-    idle_work.AGAIN_S = 0.0
-    idle_work.IdleWork._threads = spied  # type: ignore[method-assign]
+    thread_choice.choose = choose  # type: ignore[assignment]
+    thread_choice.AGAIN_S = 0.0
+    thread_choice.ThreadLooks.look = spied  # type: ignore[method-assign]
 
 
 @once_numba_may_load
@@ -64,20 +64,20 @@ def measured_beside_another_program(path: str) -> None:
     The file at ``path`` gets the costs of a lone token after each time that costs were measured, as
     they were before and as they are.
     """
-    from umaserve.engine.loop import idle_work
     from umaserve.engine.start.bare_ticks import BareTicks
+    from umaserve.engine.start.measures import Measures
 
-    probe, measure, times = idle_work.IdleWork._probe, BareTicks.measure, 0
+    probe, measure, times = Measures.costs, BareTicks.measure, 0
 
     def slow(self: Any, rows: int, prompt: int) -> float:
         return measure(self, rows, prompt) * (1.0 if times else 8.0)
 
     def spied(self: Any) -> Iterator[None]:
         nonlocal times
-        before = float(self._engine.cost.mean[0, 1, 0])
+        before = float(self._cost.mean[0, 1, 0])
         yield from probe(self)
         times += 1
-        say(path, before, float(self._engine.cost.mean[0, 1, 0]))
+        say(path, before, float(self._cost.mean[0, 1, 0]))
 
     BareTicks.measure = slow  # type: ignore[method-assign]
-    idle_work.IdleWork._probe = spied  # type: ignore[method-assign]
+    Measures.costs = spied  # type: ignore[method-assign]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.engine.constraints.constraints import Constraints
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.native.batch import to_come
 from umaserve.llama.specials import Specials
 from umaserve.policy.latency_guard import FIRST_CREDIT
@@ -20,13 +20,9 @@ from umaserve.sampling.breakers import BreakerCache
 from umaserve.sampling.params import MAX_LOGIT_BIAS, SamplerTable
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-from umaserve.wire.control import Control
 from umaserve.wire.memory_order import stores_first
 
 from .tokenizer_thread import TokenizerThread, tokens_of
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
 
 INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
 SLOW_S = 0.01  # a text that takes so long was not short
@@ -41,18 +37,9 @@ class Admission:
     `tokenizer_thread`); ``take_tokenised`` collects what is finished.
     """
 
-    def __init__(
-        self,
-        start: m.Start,
-        loaded: Loaded,
-        table: t.SessionTable,
-        control: Control,
-        samplers: SamplerTable,
-    ) -> None:
-        self._start = start
-        self._loaded = loaded
-        self._table = table
-        self._control = control
+    def __init__(self, setup: Setup, samplers: SamplerTable) -> None:
+        loaded, table, control = setup.loaded, setup.table, setup.control
+        self._loaded, self._table, self._control = loaded, table, control
         self._samplers = samplers
         self._specials = Specials(loaded.model)
         self._breakers = BreakerCache.of_model(loaded.model)
@@ -62,12 +49,11 @@ class Admission:
         self._pending: set[int] = set()  # serials that threads work on
         self._cancelled: set[int] = set()
         self._awaited = 0
-        # set by who keeps beginnings of texts, and by who computes what stands beside the requests
-        self.on_row: Callable[[int, m.Submit], None] = lambda slot, message: None
-        self.on_pictures: Callable[[int, tuple[m.Picture, ...]], None] = lambda slot, pictures: None
+        # set by the loop, and by what computes texts beside the requests
+        self.on_row: Callable[[int, m.Submit], None]
         self.on_embed: Callable[[m.Embed, list[list[int]], str], None]
         self.on_prompt: Callable[[m.Submit, list[int]], None]
-        self.resumed_at = np.zeros(start.n_slots, np.int32)  # n_tokens when the row was filled
+        self.resumed_at = np.zeros(setup.start.n_slots, np.int32)  # n_tokens at first
         self._inline = INLINE_BYTES
         self._thread = TokenizerThread(self._specials, table, control.notify)
         self._other = TokenizerThread(self._specials, table, control.notify, gives_way=True)
@@ -347,4 +333,3 @@ class Admission:
         table.arrival[slot] = (message.turn << 32) + self._arrivals
         self.resumed_at[slot] = len(tokens)
         self.on_row(slot, message)
-        self.on_pictures(slot, message.pictures if tokens else ())

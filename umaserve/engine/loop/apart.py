@@ -17,17 +17,20 @@ import numpy as np
 from umaserve.engine.aside.context import AsideContext, why_no_room
 from umaserve.engine.aside.lane import KEEP_S
 from umaserve.engine.model.loaded import usable_cores
-from umaserve.engine.start.whole import Whole
+from umaserve.engine.model.setup import Setup
+from umaserve.engine.ticks.records import Flight
 from umaserve.llama.errors import LlamaError
-from umaserve.wire import messages as m
 from umaserve.wire import table as t
+
+from .seats import Seats
+from .turns import AdapterTurns
 
 
 class Apart:
     """For the loop's thread.  The context is made at first use, and freed when it is unused."""
 
-    def __init__(self, engine: Whole) -> None:
-        self._engine = engine
+    def __init__(self, setup: Setup, seats: Seats, turns: AdapterTurns, flight: Flight) -> None:
+        self._setup, self._seats, self._turns, self._flight = setup, seats, turns, flight
         self._context: AsideContext | None = None
         self._opened: deque[AsideContext | str] = deque()
         self._used_s = 0.0
@@ -38,7 +41,7 @@ class Apart:
 
         Have a context made for the next one; end it where there is no memory for that.
         """
-        table = self._engine.table
+        table = self._setup.table
         rows = np.flatnonzero(table.isolate == t.APART).tolist()
         waiting = [slot for slot in rows if table.state[slot] == t.WAITING and table.seq[slot] < 0]
         if not waiting or t.RUNNING in table.state[rows].tolist():
@@ -51,10 +54,10 @@ class Apart:
     def begin(self, slot: int) -> None:
         """A row begins: the context holds nothing, and computes with the row's adapters."""
         assert self._context is not None
-        context, engine = self._context.context, self._engine
+        context = self._context.context
         context.clear()
-        engine.loaded.adapters.set(context, engine.turns.scales(slot))
-        self._engine.work.flight.apart = self._context.context.address
+        self._setup.loaded.adapters.set(context, self._turns.scales(slot))
+        self._flight.apart = context.address
 
     def cut(self, n_kept: int) -> int:
         """Forget all but the first tokens of the row; return how many are kept."""
@@ -74,21 +77,21 @@ class Apart:
 
     def close(self) -> None:
         """Free the context; no row has it."""
-        self._engine.work.flight.apart = 0
+        self._flight.apart = 0
         if self._context is not None:
             self._context.close()
             self._context = None
 
     def _is_ready(self, slot: int) -> bool:
         """Return whether the context has room for a row; else one is made."""
-        table, loaded = self._engine.table, self._engine.loaded
+        table, loaded = self._setup.table, self._setup.loaded
         need = min(int(table.n_prompt[slot] + table.max_tokens[slot]), loaded.n_positions)
         self._used_s = time.monotonic()
         if self._opened:
             self.is_opening = False
             opened = self._opened.popleft()
             if isinstance(opened, str):
-                self._refuse(slot, opened)
+                self._seats.fail([slot], "E_LIMIT_003", opened, empty=True)
                 return False
             self._context = opened
         if self._context is not None and self._context.cells >= need:
@@ -97,7 +100,7 @@ class Apart:
             self.close()
             why = why_no_room(loaded, need)
             if why:
-                self._refuse(slot, why)
+                self._seats.fail([slot], "E_LIMIT_003", why, empty=True)
                 return False
             self.is_opening = True
             threading.Thread(target=self._open, args=(need,), daemon=True).start()
@@ -105,21 +108,13 @@ class Apart:
 
     def _open(self, tokens: int) -> None:
         """In a thread of its own: no tick waits for it."""
-        engine = self._engine
+        setup = self._setup
         try:
-            words = engine.table.abort
-            context = AsideContext(engine.loaded, engine.start, tokens, {}, words)
+            context = AsideContext(setup.loaded, setup.start, tokens, {}, setup.table.abort)
             # those of the ticks may change once, and sums are made by thread
-            threads = engine.start.n_threads or usable_cores()
+            threads = setup.start.n_threads or usable_cores()
             context.context.set_threads(threads, threads)
             self._opened.append(context)
         except LlamaError as error:
             self._opened.append(str(error))
-        engine.control.notify()
-
-    def _refuse(self, slot: int, why: str) -> None:
-        """End a row that there is no context for."""
-        engine = self._engine
-        engine.control.send(m.Failed([int(engine.table.serial[slot])], "E_LIMIT_003", why))
-        engine.seats.end(slot, t.REASON_ERROR, empty=True)
-        engine.control.wake()
+        setup.control.notify()

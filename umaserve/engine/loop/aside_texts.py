@@ -8,15 +8,13 @@ from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
 from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.aside.texts import fitting
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
-from umaserve.wire.control import Control
 
 from .admission import Admission
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
     from umaserve.llama import Context
 
 
@@ -24,17 +22,11 @@ class AsideTexts:
     """For the loop's thread."""
 
     def __init__(
-        self,
-        loaded: Loaded,
-        table: t.SessionTable,
-        control: Control,
-        admission: Admission,
-        lane: AsideLane,
-        prefixes: Prefixes,
+        self, setup: Setup, admission: Admission, lane: AsideLane, prefixes: Prefixes
     ) -> None:
-        self._loaded, self._table, self._control = loaded, table, control
+        self._loaded, self._table, self._control = setup.loaded, setup.table, setup.control
         self._admission, self._lane, self._prefixes = admission, lane, prefixes
-        self._way = loaded.pooling
+        self._way = setup.loaded.pooling
         self._forgotten: set[int] = set()  # refs of texts that are being tokenised
         admission.on_embed, admission.on_prompt = self._embed, self._rate
 

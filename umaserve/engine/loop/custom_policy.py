@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 
 import numpy as np
 
+from umaserve.engine.cells import accounting as cells
 from umaserve.engine.model.loaded import CannotLoad
+from umaserve.engine.model.setup import Setup
+from umaserve.engine.ticks.records import Loop
 from umaserve.policy import greedy
-from umaserve.policy.base import Plan, SchedulerState
+from umaserve.policy.base import Plan, SchedulerState, Tick, forget
+from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import NOT_FED
+
+
+class CustomPolicy:
+    """A policy in plain Python; ``is_on``: it plans instead of the compiled one.
+
+    Raises CannotLoad.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._function = setup, find_policy(setup.start.policy)
+        self._warned = False
+
+    @property
+    def is_on(self) -> bool:
+        return self._function is not None
+
+    def plan(self, loop: Loop, n_ticks: int) -> int:
+        """Return the entries of its plan, or -1: a plan that cannot be computed is left to ours."""
+        assert self._function is not None
+        used = cells.cells_used(self._setup.table)
+        free = loop.fixed.n_ctx - used
+        forget(loop.plan.info)
+        loop.plan.aside[0] = -1
+        tick = Tick(n_ticks, time.monotonic_ns(), free, used, float("inf"))
+        known = loop.state, tick, loop.knobs, loop.cost, loop.memory, loop.traffic
+        entries, problem = -1, "made a plan that cannot be computed"
+        try:
+            entries = self._function(*known, loop.plan)
+        except Exception as error:  # whatever somebody else's policy raises
+            problem = f"raised {error!r}"
+        if can_be_computed(loop.plan, entries, loop.state, loop.knobs.n_batch):
+            return int(entries)
+        if not self._warned:
+            text = f"the policy {self._setup.start.policy} {problem}"
+            text += "; guarded plans instead, now and then"
+            self._setup.control.send(m.Log("warn", text))
+        self._warned = True
+        return -1
 
 
 def find_policy(name: str) -> Callable[..., int] | None:

@@ -10,33 +10,48 @@ its cells is computed again from what is left of its tokens, like a row that was
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.start.whole import Whole
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.ticks.beside import UNLIKE
+from umaserve.engine.ticks.records import Flight
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
+from .admission import Admission
+from .seats import Seats
+from .turns import AdapterTurns
+
 
 class FullRows:
-    """For the loop's thread, between ticks.  ``drop_sequence`` takes a row's cells away."""
+    """For the loop's thread, between ticks."""
 
-    def __init__(self, engine: Whole, drop_sequence: Callable[[int], None]) -> None:
-        self._engine, self._table = engine, engine.table
-        self._drop_sequence = drop_sequence
+    def __init__(
+        self, setup: Setup, admission: Admission, seats: Seats, turns: AdapterTurns, flight: Flight
+    ) -> None:
+        self._table, self._n_positions = setup.table, setup.loaded.n_positions
+        self._admission, self._seats, self._turns, self._flight = admission, seats, turns, flight
 
     @property
     def holds(self) -> bool:
         """Whether there are such rows."""
         return t.FULL in self._table.state.tolist()
 
-    def keeps(self, slot: int) -> bool:
+    def ended(self, slot: int) -> None:
+        """The ticks have ended a row; what it has is free, unless its context may be shifted."""
+        prefixes = self._seats.prefixes
+        if self._keeps(slot):
+            prefixes.keep(slot)
+            prefixes.forget(slot)  # its cells will not be those of its tokens alone
+        else:
+            self._seats.leave(slot)
+
+    def _keeps(self, slot: int) -> bool:
         """Whether a row that the ticks have ended keeps its cells; then it is FULL."""
         table = self._table
         n_tokens = int(table.n_tokens[slot])
-        is_full = n_tokens >= self._engine.loaded.n_positions
+        is_full = n_tokens >= self._n_positions
         if table.shifts[slot] < 0 or table.reason[slot] != t.REASON_LENGTH or not is_full:
             return False
         if table.n_past[slot] != n_tokens - 1:
@@ -47,23 +62,23 @@ class FullRows:
 
     def shift(self, message: m.Shift) -> None:
         """Drop tokens behind the first ones, and let the row go on."""
-        engine, table = self._engine, self._table
-        slot = engine.admission.slot_of(message.serial)
+        table = self._table
+        slot = self._admission.slot_of(message.serial)
         if slot < 0 or table.state[slot] not in (t.DONE, t.FULL):
             return
         seq, behind = int(table.seq[slot]), message.kept + message.dropped
         stays = table.state[slot] == t.FULL
-        if stays and not engine.sequences.shift(seq, message.kept, behind):
+        if stays and not self._seats.sequences.shift(seq, message.kept, behind):
             stays = False
         if stays:
             table.n_past[slot] -= message.dropped
-            engine.work.flight.unlike = UNLIKE  # libllama builds its next graph anew
-            engine.turns.begin(slot)
+            self._flight.unlike = UNLIKE  # libllama builds its next graph anew
+            self._turns.begin(slot)
         else:
             if seq >= 0:
-                self._drop_sequence(slot)
+                self._seats.drop_sequence(slot)
             table.t_wait_ns[slot] = time.monotonic_ns()
-        with engine.admission.constraints.moving(message.serial, message.dropped):
+        with self._admission.constraints.moving(message.serial, message.dropped):
             self._move_tokens(slot, message)
         stores_first()
         table.state[slot] = t.RUNNING if stays else t.WAITING
@@ -79,15 +94,15 @@ class FullRows:
         row[left] = t.NOT_YET
         table.n_tokens[slot] = left
         table.n_prompt[slot] -= dropped
-        self._engine.admission.resumed_at[slot] -= dropped
-        room = self._engine.loaded.n_positions - int(table.n_prompt[slot])
+        self._admission.resumed_at[slot] -= dropped
+        room = self._n_positions - int(table.n_prompt[slot])
         table.max_tokens[slot] = min(message.max_tokens, room)
         table.reason[slot] = t.REASON_NONE
 
     def let_go(self, slot: int) -> None:
         """A row does not go on: its cells are free."""
         if self._table.state[slot] == t.FULL:
-            self._drop_sequence(slot)
+            self._seats.drop_sequence(slot)
             self._table.state[slot] = t.DONE
             self._table.header.cells_used = cells.cells_used(self._table)
 

@@ -8,30 +8,21 @@ waits for the end of that tick.
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import takewhile
+from umaserve.engine.aside.lane import AsideLane
 
-from umaserve.engine.start.whole import Whole
-from umaserve.wire import messages as m
-from umaserve.wire import table as t
-
-from .inbox import handle_some
-
-AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)
+from .admission import Admission
+from .inbox import Inbox
+from .seating import Seating
+from .trials import Trials
+from .turns import AdapterTurns
 
 
-def meanwhile(engine: Whole) -> bool:
+def meanwhile(
+    inbox: Inbox, admission: Admission, aside: AsideLane, trials: Trials, seating: Seating,
+    turns: AdapterTurns,
+) -> bool:  # fmt: skip
     """Do what can be done now; False where there is more, for which the ticks have to stop."""
-    messages = engine.control.receive(0)
-    now = [] if engine.later else list(takewhile(partial(_can_be_handled, engine), messages))
-    # in the order in which they came
-    engine.later += handle_some(engine, now) + messages[len(now) :]
-    engine.admission.take_tokenised()
-    done = not (engine.later or engine.control.closed or engine.aside.has_jobs)
-    return engine.seats.admit(under_way=True) and done and not engine.turns.is_on
-
-
-def _can_be_handled(engine: Whole, message: m.ToEngine) -> bool:
-    if isinstance(message, m.Release) and engine.table.state[message.slot] == t.FULL:
-        return False  # it has cells
-    return isinstance(message, AT_ANY_TIME)
+    inbox.handle_under_way()
+    admission.take_tokenised()
+    done = not (inbox.is_left or aside.has_jobs)
+    return not trials.wanted and seating.admit(under_way=True) and done and not turns.is_on

@@ -16,15 +16,19 @@ import numpy as np
 
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.model.abilities import has_several_dimensions
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.status import DECODED
-from umaserve.engine.start.whole import Whole
 from umaserve.engine.ticks.beside import UNLIKE
-from umaserve.policy.cost.model import efficient_chunk
+from umaserve.engine.ticks.records import Flight
+from umaserve.policy.cost.model import CostModel, efficient_chunk
 from umaserve.policy.pace import FAR_MS, WORTHWHILE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import NOT_FED
+
+from .seats import Seats
+from .turns import AdapterTurns
 
 ROW_NS = 200_000_000  # that an embedding may take before an engine that computes seems to hang
 GONE = "the embeddings of its picture cannot be read: {}"
@@ -39,16 +43,24 @@ class Placed(NamedTuple):
 
 
 class Pictures:
-    """The rows with pictures; for the loop's thread, between ticks."""
+    """The rows with pictures; for the loop's thread, between ticks.
 
-    def __init__(self, engine: Whole) -> None:
-        self._engine, self._table = engine, engine.table
-        self._ffi, self._lib = engine.loaded.library.ffi, engine.loaded.library.lib
+    ``aside`` is the policy's column, in which a row at a picture is marked as not fed.
+    """
+
+    def __init__(
+        self, setup: Setup, aside: np.ndarray, flight: Flight, cost: CostModel,
+        turns: AdapterTurns, seats: Seats,
+    ) -> None:  # fmt: skip
+        self._table, self._loaded = setup.table, setup.loaded
+        self._aside, self._flight, self._cost = aside, flight, cost
+        self._turns, self._seats = turns, seats
+        self._ffi, self._lib = setup.loaded.library.ffi, setup.loaded.library.lib
         self._placed: dict[int, list[Placed]] = {}  # by slot
         self._begun: dict[int, int] = {}  # embeddings of a grid that are decoded, by slot
         self._rests_until_ns = 0  # beside streams, which have as much time
-        self._n_embd = engine.loaded.model.n_embd_input
-        several = has_several_dimensions(self._lib, engine.loaded.model.pointer)
+        self._n_embd = setup.loaded.model.n_embd_input
+        several = has_several_dimensions(self._lib, setup.loaded.model.pointer)
         self._dimensions = 4 if several else 1
 
     def arrive(self, slot: int, pictures: tuple[m.Picture, ...]) -> None:
@@ -66,7 +78,6 @@ class Pictures:
             found.append(Placed(at, at + run.positions, run))
             at += run.positions
         self._placed[slot] = found
-        self._engine.drafts.domain[slot] = 0  # nobody drafts a picture
 
     def has(self, slot: int) -> bool:
         """Whether the row's prompt has pictures."""
@@ -86,10 +97,10 @@ class Pictures:
 
         Streams come first for as long as the last part took.
         """
-        table, aside = self._table, self._engine.state.aside
+        table, aside = self._table, self._aside
         rows = []
         for slot in self._placed:
-            if table.state[slot] == t.RUNNING and not self._engine.turns.is_paused(slot):
+            if table.state[slot] == t.RUNNING and not self._turns.is_paused(slot):
                 stands = self._next(slot) is not None
                 aside[slot] = NOT_FED if stands else -1
                 rows += [slot] * stands
@@ -111,7 +122,7 @@ class Pictures:
         return next((p for p in self._placed[slot] if p.start <= past < p.end), None)
 
     def _decode(self, slot: int, placed: Placed) -> None:
-        engine, table, loaded = self._engine, self._table, self._engine.loaded
+        table, loaded = self._table, self._loaded
         past, run, seq = int(table.n_past[slot]), placed.run, int(table.seq[slot])
         if (run.non_causal or run.columns) and past > placed.start:
             # the prefix cache had a part of it
@@ -125,9 +136,7 @@ class Pictures:
             embeddings = self._read(run, first, n)
         except OSError as error:
             text = GONE.format(error.strerror or error)
-            engine.control.send(m.Failed([int(table.serial[slot])], "E_RUNTIME_001", text))
-            engine.seats.end(slot, t.REASON_ERROR)
-            engine.control.wake()
+            self._seats.fail([slot], "E_RUNTIME_001", text)
             return
         header = table.header
         table.in_tick[slot] = 1
@@ -140,10 +149,10 @@ class Pictures:
         header.busy, header.tick_start_ns = t.BUSY_IDLE, 0
         header.heartbeat_ns = ended_ns = time.monotonic_ns()
         self._rests_until_ns = 2 * ended_ns - began_ns
-        flight = engine.work.flight
-        flight.unlike = max(flight.unlike, UNLIKE)  # libllama builds its next graph anew
+        # libllama builds its next graph anew
+        self._flight.unlike = max(self._flight.unlike, UNLIKE)
         if status != DECODED:
-            engine.decode_failed(status, np.array([slot]))
+            self._seats.decode_failed(status, [slot])
             return
         table.in_tick[slot] = 0
         if first + n == run.rows:
@@ -157,24 +166,24 @@ class Pictures:
 
     def _has_streams(self) -> bool:
         """Whether an answer is being read whose row is not paused."""
-        return self._engine.seats.somebody_decodes(self._engine.turns.is_paused)
+        return self._seats.somebody_decodes(self._turns.is_paused)
 
     def _most(self, past: int) -> int:
         """Embeddings of a part: beside streams as many tokens as a prompt's chunk would have."""
-        most = self._engine.loaded.n_ubatch
+        most = self._loaded.n_ubatch
         chunk = self.chunk(past, most) if self._has_streams() else most
         return chunk or most
 
     def chunk(self, past: int, most: int) -> int:
         """Return `efficient_chunk` of so many; the first call of a process may compile it."""
-        return int(efficient_chunk(self._engine.cost, float(past), FAR_MS, most, WORTHWHILE))
+        return int(efficient_chunk(self._cost, float(past), FAR_MS, most, WORTHWHILE))
 
     def _first(self, slot: int, past: int, seq: int) -> int:
         """Embedding of a grid that comes next: the row stays at its beginning until it has all.
 
         Where its cells are gone, the row has lost its sequence meanwhile.
         """
-        begun = self._engine.loaded.context.seq_pos_max(seq) == past
+        begun = self._loaded.context.seq_pos_max(seq) == past
         return self._begun.get(slot, 0) if begun else 0
 
     def _read(self, run: m.Run, first: int, n: int) -> np.ndarray:
@@ -190,7 +199,7 @@ class Pictures:
         self, embeddings: np.ndarray, seq: int, positions: np.ndarray, non_causal: bool
     ) -> int:
         """``llama_decode`` of embeddings; returns its status."""
-        loaded, ffi, n = self._engine.loaded, self._ffi, embeddings.size // self._n_embd
+        loaded, ffi, n = self._loaded, self._ffi, embeddings.size // self._n_embd
         counts, seqs = np.ones(n, np.int32), np.full(n, seq, np.int32)
         seq_ids = seqs.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
         logits = np.zeros(n, np.int8)

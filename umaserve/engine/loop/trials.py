@@ -23,9 +23,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from umaserve.engine.start.whole import Whole
-from umaserve.wire import messages as m
+from umaserve.engine.model.setup import Setup
+from umaserve.engine.prefill.beside import Beside
 from umaserve.wire import table as t
+
+from .apart import Apart
+from .full_rows import FullRows
+from .seating import Seating
+from .seats import Seats
 
 MOST_TRIALS = 3  # without a culprit, that a row may bring about
 WHY = (
@@ -37,8 +42,13 @@ WHY = (
 class Trials:
     """The suspects of one engine; for the loop's thread, between ticks only, `accuse` apart."""
 
-    def __init__(self, engine: Whole) -> None:
-        self._engine = engine
+    def __init__(
+        self, setup: Setup, seats: Seats, seating: Seating, full: FullRows, apart: Apart,
+        beside: Beside,
+    ) -> None:  # fmt: skip
+        self._table, self._control, self._context = setup.table, setup.control, setup.loaded.context
+        self._seats, self._seating, self._full = seats, seating, full
+        self._apart, self._beside = apart, beside
         self._accused: list[int] = []  # slots whose logits were no numbers, not dealt with yet
         self._suspects: list[tuple[int, int]] = []  # slot and serial, in the order of their trials
         self._on_trial = -1  # the slot that has the memory to itself
@@ -63,20 +73,20 @@ class Trials:
         """
         if self._accused:
             self._judge()
-        engine, table = self._engine, self._engine.table
+        table = self._table
         while self._suspects:
             slot, serial = self._suspects[0]
             state = int(table.state[slot]) if table.serial[slot] == serial else t.FREE
             if slot != self._on_trial and state == t.WAITING:
                 self._on_trial, self._tokens = slot, int(table.n_tokens[slot])
                 self._isolated, table.isolate[slot] = int(table.isolate[slot]), 1
-                engine.seats.place(slot)
+                self._seating.place(slot)
                 return True
             if state == t.RUNNING:
                 if table.n_tokens[slot] == self._tokens:
                     return True
                 table.isolate[slot] = self._isolated
-                engine.seats.park(slot)
+                self._seats.park(slot)
             self._on_trial = -1
             del self._suspects[0]
             if not self._suspects:
@@ -84,18 +94,15 @@ class Trials:
         return False
 
     def _judge(self) -> None:
-        engine, table = self._engine, self._engine.table
+        table = self._table
         accused = [slot for slot in self._accused if table.state[slot] == t.RUNNING]
         self._accused = []
         guilty = [slot for slot in accused if slot == self._on_trial or self._has_had_enough(slot)]
         if guilty:
-            serials = table.serial[guilty].tolist()
-            engine.control.send(m.Failed(serials, "E_RUNTIME_001", WHY))
-        for slot in guilty:
-            engine.seats.end(slot, t.REASON_ERROR)
+            self._seats.fail(guilty, "E_RUNTIME_001", WHY)
         running = np.flatnonzero(table.state == t.RUNNING).tolist()
         self._empty_memory(running)
-        engine.control.wake()
+        self._control.wake()
         if self._on_trial in guilty:
             self._suspects = []
         elif accused:
@@ -105,19 +112,26 @@ class Trials:
         self._on_trial = -1
 
     def _has_had_enough(self, slot: int) -> bool:
-        return self._fruitless.get(int(self._engine.table.serial[slot]), 0) >= MOST_TRIALS
+        return self._fruitless.get(int(self._table.serial[slot]), 0) >= MOST_TRIALS
 
     def _empty_memory(self, running: list[int]) -> None:
         """Leave nothing in any memory; rows that run are computed again."""
-        engine = self._engine
-        engine.seats.park_all(running)
-        engine.loaded.context.clear(data=True)
-        engine.sequences.clear()
-        engine.seats.apart.close()
-        engine.beside.clear()
+        self.park_all(running)
+        self._context.clear(data=True)
+        self._seats.sequences.clear()
+        self._apart.close()
+        self._beside.clear()
+
+    def park_all(self, running: list[int]) -> None:
+        """Leave nothing in any memory of rows that run or were parked: all is computed again."""
+        for slot in self._seats.prefixes.clear():
+            self._seats.drop_sequence(slot)
+        self._full.let_all_go()
+        for slot in running:
+            self._seats.park(slot, keep=False)
 
     def _found_nobody(self) -> None:
-        live = set(self._engine.table.serial.tolist())
+        live = set(self._table.serial.tolist())
         for serial in self._brought:
             self._fruitless[serial] = self._fruitless.get(serial, 0) + 1
         self._fruitless = {s: n for s, n in self._fruitless.items() if s in live}

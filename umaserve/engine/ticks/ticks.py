@@ -52,8 +52,7 @@ from .records import (
     WAITED,
 )
 
-DONE = t.DONE
-BUSY_IDLE = t.BUSY_IDLE
+DONE, BUSY_IDLE = t.DONE, t.BUSY_IDLE
 
 
 @njit(nogil=True, cache=True, _nrt=True)

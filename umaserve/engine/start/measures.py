@@ -1,0 +1,93 @@
+"""Measurements on the engine's context: what ticks and chunks cost, and how fast memory is.
+
+Each method is a sequence of short steps, for pauses in which no row runs.  What a start cannot
+measure for want of a pause is learned from the requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from umaserve.engine.model.setup import Setup
+from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
+from umaserve.policy.bytes.bandwidth import Budget
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, predict
+from umaserve.policy.processor.slices import SLICED_CHUNK
+
+from .bandwidth_probe import probe_bandwidth
+from .bare_ticks import BareTicks, depth
+from .first_use import meet_shapes
+from .probe import Prober
+
+BANDWIDTH_S = 0.05
+QUIETER = 0.8  # of the measured time of a lone token: others ran when it was measured
+
+Steps = Iterator[None]
+
+
+class Measures:
+    """``n_rows``: most rows that decode in a tick."""
+
+    def __init__(self, setup: Setup, cost: CostModel, beside: Beside, n_rows: int) -> None:
+        self._setup, self._cost, self._beside, self._n_rows = setup, cost, beside, n_rows
+        self._words = setup.table.abort
+        self._prober = Prober(setup.loaded, cost, self._words)
+        # of a lone token, when costs were first measured; 0 where they are not measured again
+        self._lone_ms = math.nan if setup.loaded.on_processor else 0.0
+        self._met: set[tuple[int, int]] = set()
+
+    @property
+    def were_disturbed(self) -> bool:
+        """Whether a lone token takes less by now than when costs were first measured.
+
+        It is not asked of an accelerator, whose clocks are slow in pauses, nor a second time.
+        """
+        return 0.0 < self._cost.mean[0, 1, 0] < QUIETER * self._lone_ms
+
+    def begin_again(self) -> None:
+        """Measure costs once more."""
+        self._lone_ms = 0.0
+        self._prober = Prober(self._setup.loaded, self._cost, self._words)
+
+    def bandwidth(self, budget: Budget) -> Steps:
+        """Where the automatic budget of bytes starts; what ticks achieve moves it."""
+        start, loaded = self._setup.start, self._setup.loaded
+        if start.probe and start.bmt_budget == "auto" and loaded.on_processor:
+            size = loaded.model.size_bytes
+            budget.start_at(probe_bandwidth(BANDWIDTH_S, loaded.n_threads, size) or 0.0)
+            yield
+
+    def meet(self) -> Steps:
+        """On an accelerator: ticks of every size once, since the first of a size is slow."""
+        loaded = self._setup.loaded
+        if loaded.on_processor or not self._setup.start.probe:
+            return
+        most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
+        sequences = min(loaded.n_seq, most // (depth(loaded) + 1))
+        n_rows = self._n_rows if sequences == loaded.n_seq else sequences
+        ticks = BareTicks(loaded, self._words)
+        try:
+            yield from meet_shapes(ticks, n_rows, most, self._met)
+        finally:
+            ticks.close()
+
+    def costs(self) -> Steps:
+        """Ticks of many shapes."""
+        if self._setup.start.probe:
+            yield from self._prober.steps(self._beside.threads, n_rows=self._n_rows)
+            if math.isnan(self._lone_ms):
+                self._lone_ms = float(self._cost.mean[0, 1, 0])
+
+    def slices(self) -> Steps:
+        """Chunks between the ticks of a processor, where the smallest is no long one."""
+        start, worker = self._setup.start, self._beside.worker
+        if worker is None or not worker.sliced or not start.probe:
+            return
+        if self._cost.parts[CHUNK_SIZES <= SLICED_CHUNK].any():
+            return  # use will tell about the others
+        if 0.0 < predict(self._cost, 0, 0, int(CHUNK_SIZES[0]), 0) <= SLOW_CHUNK_MS:
+            yield from measure_slices(
+                self._setup.loaded, start, worker.orders.gate, self._cost, self._words
+            )

@@ -14,12 +14,14 @@ import pytest
 
 from tests.support.whole_texts import assert_near, cosine, logprobs, pooled
 from umaserve import llama
+from umaserve.engine.aside import kept_context
 from umaserve.engine.aside import lane as lane_module
 from umaserve.engine.aside.context import CHUNK
 from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.model.loaded import AdapterSets
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.chunk_stack import waits
@@ -46,8 +48,9 @@ class Lane:
             places=no_places(), library_log_tail=lambda: "", adapters=AdapterSets(),
         )  # fmt: skip
         native = Native.of(model.library, model.library.ffi.NULL, model.library.ffi.NULL, -1, [])
-        start = m.Start("x", 4, 2048, 4)
-        self.lane = AsideLane(loaded, start, self.table, native, self.notify, lambda: self.pace)
+        control: Any = SimpleNamespace(notify=self.notify)
+        setup = Setup(m.Start("x", 4, 2048, 4), loaded, self.table, control)
+        self.lane = AsideLane(setup, native, lambda: self.pace)
 
     def notify(self) -> None:
         self.notified += 1
@@ -239,21 +242,21 @@ def test_the_context_is_freed_when_nobody_needs_it(
     left_ms = made.lane.idle_ms()
     assert left_ms is not None and 0 < left_ms <= 60_001
     made.lane.free_unused()
-    assert made.lane._context is not None
-    monkeypatch.setattr(lane_module, "KEEP_S", 0.0)
+    assert made.lane._kept.context is not None
+    monkeypatch.setattr(kept_context, "KEEP_S", 0.0)
     made.lane.free_unused()
-    assert made.lane._context is None and made.lane.idle_ms() is None
+    assert made.lane._kept.context is None and made.lane.idle_ms() is None
     made.ready()
     assert made.notified == 2
 
 
 def test_a_text_that_needs_more_cells_gets_them(made: Lane, tokens: list[int]) -> None:
     made.ready()
-    assert made.lane._context is not None and made.lane._context.cells == 1024
+    assert made.lane._kept.context is not None and made.lane._kept.context.cells == 1024
     long = (tokens * 8)[:1500]
     made.embed(long, "mean")
     made.run()
-    assert made.lane._context.cells == 1536
+    assert made.lane._kept.context.cells == 1536
     vector = np.frombuffer(made.sent[0].vectors, np.float32)
     assert cosine(vector, pooled(made.model, long, "mean")) > 0.9999
 
@@ -273,7 +276,7 @@ def test_no_memory_is_said(
 def test_logits_that_are_no_numbers_fail_that_text_alone(made: Lane, tokens: list[int]) -> None:
     made.ready()
     made.rate(tokens[:20], 1)
-    context = made.lane._context
+    context = made.lane._kept.context
     assert context is not None
     rows = context.rows
     context.rows = lambda: np.full((8, made.model.n_vocab), np.nan, np.float32)  # type: ignore

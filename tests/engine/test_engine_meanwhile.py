@@ -17,8 +17,8 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.patches.engine_spies import spied_meanwhile
+from umaserve.engine.loop.engine import Engine
 from umaserve.engine.loop.inbox import Inbox
-from umaserve.engine.loop.meanwhile import meanwhile
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.header import Header
@@ -122,7 +122,7 @@ def test_nothing_that_is_interactive_waits_for_a_decode(tmp_path):
 
 
 class Loop:
-    """The parts of a loop that `meanwhile` uses; ``seen``: what it did."""
+    """The parts of a loop that `Engine._meanwhile` uses; ``seen``: what it did."""
 
     def __init__(self, messages=(), later=(), closed=False, **changes):
         seen = self.seen = []
@@ -143,7 +143,7 @@ class Loop:
         } | changes
 
     def goes_on(self):
-        return meanwhile(self.inbox, **self.parts)
+        return Engine._meanwhile(SimpleNamespace(inbox=self.inbox, **self.parts))
 
 
 def test_what_touches_a_running_row_waits_and_so_does_all_after_it():

@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from umaserve import llama
 from umaserve.engine.model.loaded import AdapterSets
+from umaserve.engine.model.setup import Setup
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.wire import messages as m
@@ -75,7 +77,9 @@ class Rig:
         self.told = threading.Event()
         for name, value in theirs.items():
             self.start = m.msgspec.structs.replace(self.start, **{name: value})
-        self.worker = PrefillWorker(self.loaded, self.start, self.table, 1, self.told.set)
+        control: Any = SimpleNamespace(notify=self.told.set)
+        setup: Any = Setup(self.start, self.loaded, self.table, control)
+        self.worker = PrefillWorker(setup, 1)
         self.serial = 0
 
     def close(self) -> None:

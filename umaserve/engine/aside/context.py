@@ -16,11 +16,10 @@ from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.models.needs import available_bytes, gib
 from umaserve.policy.processor.slices import TILED
-from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
-    from umaserve.wire.header import AbortWords
+    from umaserve.engine.model.setup import Setup
 
 # tokens of a chunk at most, each with a row of logits.  From `TILED` on libllama's attention
 # on a processor has another kernel.  A text is computed in chunks that are as long, as it would be
@@ -58,20 +57,13 @@ def chunk_of(loaded: Loaded) -> int:
 class AsideContext:
     """Owns a ``llama_context`` for texts of up to ``cells`` tokens; `close` frees it.
 
-    ``hooks`` are further fields of ``llama_context_params``, ``words`` what makes it give up a
-    graph (`abort`); both outlive it.  Raises ``LlamaError``.
+    ``hooks`` are further fields of ``llama_context_params``; they outlive it.  Raises `LlamaError`.
     """
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        start: m.Start,
-        tokens: int,
-        hooks: dict[str, Any],
-        words: AbortWords,
-    ) -> None:
+    def __init__(self, setup: Setup, tokens: int, hooks: dict[str, Any]) -> None:
         from umaserve import llama
 
+        loaded, start = setup.loaded, setup.start
         self.cells, chunk = padded(max(tokens, LEAST_CELLS)), chunk_of(loaded)
         self.context = llama.Context.open(
             loaded.model,
@@ -89,7 +81,7 @@ class AsideContext:
             **hooks,
         )
         loaded.adapters.set(self.context)
-        abort.watch(self.context, words)
+        abort.watch(self.context, setup.table.abort)
         self.batch = Batch(loaded.library.ffi, chunk, 1)
         self.n_embd = loaded.model.n_embd
         self._embeds = self._has_rows = False

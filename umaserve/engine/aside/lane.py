@@ -4,15 +4,12 @@ The loop calls `step` between ticks.  While nobody interactive has work, a piece
 text.  While streams decode, ``pace`` says how long a piece may be, as the latency guard does for
 background prompts.  On a processor the chunk then stops in the middle of its graph, on a stack of
 its own (`umaserve.engine.prefill.chunk_stack`).  Elsewhere it is of few tokens.
-
-Long: a text's whole way, from its context to its last row.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,18 +23,16 @@ from umaserve.engine.native.calls import Native
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
 from umaserve.engine.prefill.chunk_stack import ChunkStack, give_up, hand_over, run_parts, waits
 from umaserve.engine.prefill.gate import DONE, THREAD, Gate, begin_chunk, hang
-from umaserve.llama.errors import LlamaError
-from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 from .chunks import PIECE_MS, ChunkSizes
-from .context import AsideContext, chunk_of, why_no_room
+from .context import AsideContext, chunk_of
 from .jobs import Job
+from .kept_context import KeptContext
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
+    from umaserve.engine.model.setup import Setup
 
-KEEP_S = 60.0  # that an unused context is kept
 STARVED_NS = 1_000_000_000  # what waited so long gets a piece even so
 FAR_NS = 1 << 60
 NOBODY = -1  # to be woken when a chunk has ended
@@ -51,28 +46,17 @@ class Allowed(NamedTuple):
 
 
 class AsideLane:
-    """For the loop's thread.  ``notify`` ends the loop's sleep, and may be called by any thread."""
+    """For the loop's thread."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        start: m.Start,
-        table: t.SessionTable,
-        native: Native,
-        notify: Callable[[], None],
-        pace: Callable[[], Allowed],
-    ) -> None:
-        self._loaded, self._start, self._table, self._native = loaded, start, table, native
-        self._notify, self._pace = notify, pace
+    def __init__(self, setup: Setup, native: Native, pace: Callable[[], Allowed]) -> None:
+        self._loaded, self._table, loaded = setup.loaded, setup.table, setup.loaded
+        self._native, self._pace = native, pace
         self._jobs: deque[Job] = deque()
         self._at = 0  # tokens of the first one that are computed
         self._in_flight = 0  # tokens of the chunk that is being computed, or whose rows wait
         self._rows: np.ndarray | None = None  # of a chunk that is computed
         self._taken = 0  # of them
-        self._context: AsideContext | None = None
-        self._opened: deque[AsideContext | str] = deque()
-        self._opening = False
-        self._used_s = 0.0
+        self._kept = KeptContext(setup, self._hooks)
         self._last_ns = 0  # when a piece was last computed
         self._gate = Gate.zeros()
         self._sizes = ChunkSizes(chunk_of(loaded), loaded.model.size_bytes, self._gate.times)
@@ -94,7 +78,7 @@ class AsideLane:
     @property
     def is_wanted(self) -> bool:
         """Whether `step` has something to do."""
-        return bool(self._jobs) and not (self._opening and not self._opened)
+        return bool(self._jobs) and not self._kept.is_awaited
 
     @property
     def has_jobs(self) -> bool:
@@ -121,63 +105,28 @@ class AsideLane:
         self._gate.owner, self._gate.stop = THREAD, 0
         self._at = self._in_flight = self._taken = 0
         self._rows = None
-        self._used_s = time.monotonic()
         return self._jobs.popleft()
 
     # --- its context ------------------------------------------------------------------------------
 
     def idle_ms(self) -> int | None:
         """How long the loop may sleep before `free_unused` has something to do; None = for ever."""
-        if self._context is None or self._jobs:
-            return None
-        return max(int(1000 * (self._used_s + KEEP_S - time.monotonic())), 0) + 1
+        return None if self._jobs else self._kept.idle_ms()
 
     def free_unused(self) -> None:
         """Give the context back if nobody needed it for a while."""
-        if not self._jobs and time.monotonic() > self._used_s + KEEP_S:
-            self.close()
+        if not self._jobs:
+            self._kept.free_unused()
 
     def close(self) -> None:
         """Free the context.  Jobs that are left stay where they are."""
         if waits(self._gate):
             give_up(self._gate)
-        if self._context is not None:
-            self._context.close()
-            self._context = None
+        self._kept.close()
 
-    def _ready(self, job: Job) -> AsideContext | None:
-        """The context, if it has room for the job; else one is made, and the job fails if there is
-        no memory for it."""
-        if self._opened:
-            self._opening = False
-            opened = self._opened.popleft()
-            if isinstance(opened, str):
-                self._leave().fail("E_RUNTIME_001", opened)
-                return None
-            self._context = opened
-        if self._context is not None and self._context.cells >= len(job.tokens):
-            return self._context
-        if not self._opening:
-            self.close()
-            why = why_no_room(self._loaded, len(job.tokens))
-            if why:
-                self._leave().fail("E_RUNTIME_001", why)
-                return None
-            self._opening = True
-            thread = threading.Thread(target=self._open, args=(len(job.tokens),), daemon=True)
-            thread.start()
-        return None
-
-    def _open(self, tokens: int) -> None:
-        """In a thread of its own: no tick waits for it."""
-        gate, library = self._gate, self._loaded.library
-        hooks = hang(gate, library, self._loaded.n_vocab) if self._stack else {}
-        words = self._table.abort
-        try:
-            self._opened.append(AsideContext(self._loaded, self._start, tokens, hooks, words))
-        except LlamaError as error:
-            self._opened.append(str(error))
-        self._notify()
+    def _hooks(self) -> dict[str, Any]:
+        loaded = self._loaded
+        return hang(self._gate, loaded.library, loaded.n_vocab) if self._stack else {}
 
     # --- pieces -----------------------------------------------------------------------------------
 
@@ -189,7 +138,10 @@ class AsideLane:
         if not job.tokens:
             self._leave().end()
             return
-        context = self._ready(job)
+        context = self._kept.ready(len(job.tokens))
+        if isinstance(context, str):
+            self._leave().fail("E_RUNTIME_001", context)
+            return
         if context is None:
             return
         allowed, began = self._pace(), time.monotonic_ns()
@@ -225,7 +177,7 @@ class AsideLane:
                 return
             if not alone and self._rows is not None and time.monotonic_ns() >= until:
                 return  # they are there, and wait for the next piece
-        self._take(job, began_ns + int(PIECE_MS * 1e6) if alone else until)
+        self._take(job, context, began_ns + int(PIECE_MS * 1e6) if alone else until)
 
     def _compute(self, job: Job, context: AsideContext, allowed: Allowed, until: int) -> bool:
         """A chunk, or parts of it; whether its rows are there."""
@@ -288,7 +240,7 @@ class AsideLane:
         self._leave().fail("E_RUNTIME_001", text)
         return False
 
-    def _take(self, job: Job, until_ns: int) -> None:
+    def _take(self, job: Job, context: AsideContext, until_ns: int) -> None:
         """Give the job its rows, one at least."""
         rows, why = self._rows, ""
         if rows is not None:
@@ -298,8 +250,7 @@ class AsideLane:
                 if time.monotonic_ns() >= until_ns:
                     break
             if why:
-                assert self._context is not None
-                self._context.context.clear(data=True)  # no number of it reaches another text
+                context.context.clear(data=True)  # no number of it reaches another text
                 self._leave().fail("E_RUNTIME_001", why)
                 return
             if self._taken < len(rows):
@@ -308,8 +259,6 @@ class AsideLane:
             self._rows, self._taken, self._in_flight = None, 0, 0
             if self._at < len(job.tokens):
                 job.flush()
-        if self._at >= len(job.tokens):
-            assert self._context is not None
-            if not job.keep(self._context.context):
-                self._leave().end()
+        if self._at >= len(job.tokens) and not job.keep(context.context):
+            self._leave().end()
 

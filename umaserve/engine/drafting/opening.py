@@ -8,26 +8,25 @@ from umaserve.drafts.ring import remember
 from umaserve.drafts.wanted import MOST_EACH
 from umaserve.engine.model.abilities import why_no_drafts
 from umaserve.wire import messages as m
-from umaserve.wire import table as t
 
 from .model import try_out
 from .records import NEVER, WAYS, Drafts
 from .speaker import Speaker
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
+    from umaserve.engine.model.setup import Setup
     from umaserve.engine.native.calls import Native
-    from umaserve.wire.control import Control
 
 TRIED_CHUNK, TRIED_TIMES = 32, 4  # tokens that a draft model computes at start, and how often
 
 
-def allocate_drafts(start: m.Start, loaded: Loaded, table: t.SessionTable) -> Drafts:
+def allocate_drafts(setup: Setup) -> Drafts:
     """Room for drafted tokens; for none where the memory of this model cannot go back.
 
     A recurrent state goes back as far as libllama keeps earlier ones.  These are whole where one
     ubatch computed all rows of the tick, which then have equally many tokens.
     """
+    start, loaded, table = setup.start, setup.loaded, setup.table
     spec = table.spec
     why = why_no_drafts(loaded.library.lib, loaded.model.pointer, loaded.no_way_back)
     way = NEVER if why else WAYS[start.speculate]
@@ -40,20 +39,20 @@ def allocate_drafts(start: m.Start, loaded: Loaded, table: t.SessionTable) -> Dr
     return drafts
 
 
-def open_speaker(
-    start: m.Start, loaded: Loaded, table: t.SessionTable, native: Native, control: Control
-) -> Speaker:
+def open_speaker(setup: Setup, native: Native) -> Speaker:
     """Make the `Speaker` that the ticks ask for drafts; a draft model, if any, is measured."""
-    speaker = Speaker.of(loaded.draft, table.spec.n_slots, table.spec.n_ctx)
+    spec = setup.table.spec
+    speaker = Speaker.of(setup.loaded.draft, spec.n_slots, spec.n_ctx)
     try_out(speaker, native, TRIED_CHUNK, TRIED_TIMES)
-    tell_of_failure(speaker, start, loaded, control)
+    tell_of_failure(speaker, setup)
     return speaker
 
 
-def tell_of_failure(speaker: Speaker, start: m.Start, loaded: Loaded, control: Control) -> None:
+def tell_of_failure(speaker: Speaker, setup: Setup) -> None:
     """A draft model that failed is asked no more, and a person hears of it, once."""
     reading = speaker.reading
     if reading.failed and not reading.told:
         reading.told = 1
-        why = loaded.library_log_tail() or "llama_decode reported an error"
-        control.send(m.Log("warn", f"{start.draft_model} drafts nothing any more: {why}"))
+        why = setup.loaded.library_log_tail() or "llama_decode reported an error"
+        text = f"{setup.start.draft_model} drafts nothing any more: {why}"
+        setup.control.send(m.Log("warn", text))

@@ -51,7 +51,6 @@ from .full_rows import FullRows
 from .idle_work import IdleWork
 from .inbox import Inbox
 from .landing import Landing
-from .meanwhile import meanwhile
 from .pictures import Pictures
 from .seating import Seating
 from .seats import Seats
@@ -110,10 +109,7 @@ class Engine:
         self.landing = Landing(
             setup, self.ticks.columns, self.work, aside, self.seats, self.trials
         )
-        self.aside = AsideLane(
-            self.loaded, setup.start, self.table, self.ticks.native, self.control.notify,
-            self._allowed_aside,
-        )  # fmt: skip
+        self.aside = AsideLane(setup, self.ticks.native, self._allowed_aside)
         texts = AsideTexts(setup, self.admission, self.aside, self.prefixes)
         self.inbox = Inbox(setup, self.admission, texts, self.seats, self.full)
 
@@ -203,7 +199,8 @@ class Engine:
                 self.ticks.state.aside[:] = 0
                 self.arrange()
             self.aside.step()
-            self._copy_prefixes()
+            if self.prefixes.is_on and self.prefixes.is_busy:
+                self.seating.copy_prefixes(self._allowed_aside().now_ms > 0.0)
             if not self.trials.go_on():
                 self.seating.admit()
             self.turns.step()
@@ -217,7 +214,7 @@ class Engine:
             if ready and ran:
                 self.graph.forget()
             waits = not self.full.holds and (self.table.state == t.WAITING).any()
-            if not ran and self.apart.is_opening:
+            if not ran and self.apart.kept.is_opening:
                 self.inbox.later += self.control.receive(1)
             elif not ran and not self.prefixes.is_busy and waits:
                 # nothing runs, yet nothing could be admitted: cannot happen while the cells of a
@@ -248,11 +245,11 @@ class Engine:
             self.graph.prepare(self.control.has_something, self.sequences.spare())
             if not self.sequences.next_turns:
                 self.sequences.clear()
-        parts = self.aside, self.apart, self.prefixes
+        parts = self.aside, self.apart.kept, self.prefixes
         waits = [part.idle_ms() for part in parts]
         messages = self.control.receive(min((ms for ms in waits if ms is not None), default=None))
         self.aside.free_unused()
-        self.apart.free_unused()
+        self.apart.kept.free_unused()
         self.prefixes.look_at_memory()
         if not messages:
             self.prefixes.save_late(self.control.has_something)
@@ -266,11 +263,6 @@ class Engine:
         """How long a piece of work beside the requests may be now."""
         ticks, awaited = self.ticks, self.admission.awaited
         return allowed_now(self.table, ticks.memory, ticks.knobs, awaited, ticks.done)
-
-    def _copy_prefixes(self) -> None:
-        """Save and restore beginnings of texts, where streams leave the time for it."""
-        if self.prefixes.is_on and self.prefixes.is_busy:
-            self.seating.copy_prefixes(self._allowed_aside().now_ms > 0.0)
 
     def _expect(self) -> list[m.ToEngine]:
         """Wait for a request that may be on its way, without sleeping.
@@ -316,7 +308,7 @@ class Engine:
             why = self.ticks.run(most, records.RESUME)
         out = self.work.out
         if why in (records.ENDED, records.NOT_NUMBERS):
-            tell_of_failure(self.ticks.speaker, self.setup.start, self.loaded, self.control)
+            tell_of_failure(self.ticks.speaker, self.setup)
             for slot in self.work.ended[: int(out.ended)].tolist():
                 self.full.ended(slot)
             # none where it is ENDED
@@ -336,9 +328,16 @@ class Engine:
         return why != records.NOTHING
 
     def _meanwhile(self) -> bool:
-        return meanwhile(
-            self.inbox, self.admission, self.aside, self.trials, self.seating, self.turns
-        )
+        """Do what can be done under a decode; False where there is more, for which ticks stop.
+
+        A stop between two ticks makes each stream's next token late.
+        """
+        self.inbox.handle_under_way()
+        self.admission.take_tokenised()
+        done = not (self.inbox.is_left or self.aside.has_jobs or self.trials.wanted)
+        if not self.trials.wanted:
+            done = self.seating.admit(under_way=True) and done
+        return done and not self.turns.is_on
 
     def _settle_stuck(self, slot: int) -> None:
         """A row got no token from its constraint: it is computed again, or ends."""
@@ -382,6 +381,6 @@ class Engine:
         """End the worker's thread and keep what was learned; the model is the caller's to close."""
         self.cost_keeper.close()
         self.aside.close()
-        self.apart.close()
+        self.apart.kept.close()
         self.prefixes.close()
         self.beside.close()

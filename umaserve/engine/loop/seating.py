@@ -175,7 +175,6 @@ class Seating:
             sequences.let_go(seq)
 
     def copy_prefixes(self, may_save: bool) -> None:
-        """Copy beginnings of texts into the cache, and out of it where they ``may_save``."""
-        if self._prefixes.is_on:
-            for slot in self._prefixes.step(not self._seats.somebody_decodes(), may_save):
-                self._run(slot)
+        """Restore beginnings of texts, and save some where streams leave the time for it."""
+        for slot in self._prefixes.step(not self._seats.somebody_decodes(), may_save):
+            self._run(slot)

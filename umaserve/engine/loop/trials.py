@@ -119,7 +119,7 @@ class Trials:
         self.park_all(running)
         self._context.clear(data=True)
         self._seats.sequences.clear()
-        self._apart.close()
+        self._apart.kept.close()
         self._beside.clear()
 
     def park_all(self, running: list[int]) -> None:

@@ -38,9 +38,8 @@ class Beside:
         self.threads = min(asked, loaded.n_cores - 1) if asked > 0 else loaded.n_cores // 2
         if self.threads:
             self.worker = PrefillWorker(
-                loaded, start, self._setup.table, self.threads, self._setup.control.notify,
-                self._chunk_took, self._first_tokens(),
-            )  # fmt: skip
+                self._setup, self.threads, self._chunk_took, self._first_tokens()
+            )
             self.orders = self.worker.orders
 
     def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:

@@ -26,7 +26,6 @@ from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
 from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
-from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 from .chunk_pace import CHUNKS, Pace, counted, even_share
@@ -37,7 +36,7 @@ from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 from .second_context import open_second
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
+    from umaserve.engine.model.setup import Setup
     from umaserve.llama import Context
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
@@ -67,13 +66,11 @@ class PrefillThread:
 
     def __init__(
         self,
-        loaded: Loaded,
-        start: m.Start,
+        setup: Setup,
         exchange: Exchange,
         wake_read: int,
         n_threads: int,
         piece_tokens: int,
-        notify: Callable[[], None],
         measured: Callable[[int, float, float], None] | None = None,
         sampler: FirstTokens | None = None,
     ) -> None:
@@ -83,11 +80,10 @@ class PrefillThread:
         self.tokens_total = 0
         self.aborted_total = 0
         self.pace = Pace()
-        self._loaded = loaded
-        self._start = start
+        self._loaded, self._start, loaded = setup.loaded, setup.start, setup.loaded
         self._x = exchange
         self._wake_read = wake_read
-        self._notify = notify
+        self._notify = setup.control.notify
         self._measured = measured
         self._sampler = sampler
         self._context: Context | None = None

@@ -10,8 +10,6 @@ token is sampled there (`first_token`).
 The two threads share little: a few arrays that compiled code may write as well, and deques
 (`orders`).  Neither waits for the other, the gate apart.  Only the loop's thread touches the
 engine's context, only the worker's the second one.
-
-Long: the one face of that thread towards the loop.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from .thread import PrefillThread
 
 if TYPE_CHECKING:
     from umaserve.engine.model.loaded import Loaded
+    from umaserve.engine.model.setup import Setup
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone
@@ -64,9 +63,9 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
 class PrefillWorker:
     """The loop's side of the worker; see the module.  Make one only where `available` says so.
 
-    All methods are for the loop's thread and never wait for the worker, `close` apart.  ``notify``
-    is called from the worker's thread when there is something for `land` (pieces, a refusal).  It
-    must be safe there and should end the loop's ticks.  ``orders`` is for compiled code.
+    All methods are for the loop's thread and never wait for the worker, `close` apart.  Its
+    thread calls ``control.notify``, which ends the loop's ticks, when there is something for `land`
+    (pieces, a refusal).  ``orders`` is for compiled code.
     ``measured`` is told tokens of each chunk that the loop has computed, and ms of its longest part
     and of all.  ``sampler``: first tokens are sampled by the worker
     where that may be; None = nowhere.
@@ -74,16 +73,13 @@ class PrefillWorker:
 
     def __init__(
         self,
-        loaded: Loaded,
-        start: m.Start,
-        table: t.SessionTable,
+        setup: Setup,
         n_threads: int,
-        notify: Callable[[], None],
         measured: Callable[[int, float, float], None] | None = None,
         sampler: FirstTokens | None = None,
     ) -> None:
-        self._loaded = loaded
-        self._table = table
+        self._loaded, self._table = setup.loaded, setup.table
+        loaded, table = setup.loaded, setup.table
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -97,8 +93,7 @@ class PrefillWorker:
             with contextlib.suppress(OSError):  # then prompts get no slices here
                 self._stack = ChunkStack(self.orders.gate, loaded.library)
         self._thread = PrefillThread(
-            loaded, start, self._x, self._wake_read, n_threads, self._piece_most, notify,
-            measured, sampler,
+            setup, self._x, self._wake_read, n_threads, self._piece_most, measured, sampler,
         )  # fmt: skip
 
     @property

@@ -57,8 +57,8 @@ class Ticks:
         )  # fmt: skip
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
-        self.drafts = allocate_drafts(start, loaded, table)
-        self.speaker = open_speaker(start, loaded, table, self.native, setup.control)
+        self.drafts = allocate_drafts(setup)
+        self.speaker = open_speaker(setup, self.native)
 
     def _start_pool(self) -> RowPool:
         """Start the samplers: threads of their own, libllama's team, or the loop's thread alone."""

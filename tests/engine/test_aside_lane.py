@@ -20,8 +20,7 @@ from umaserve.engine.aside.context import CHUNK
 from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.aside.pooling import Pool
-from umaserve.engine.model.loaded import AdapterSets
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import AdapterSets, Setup
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.chunk_stack import waits

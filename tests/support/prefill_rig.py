@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from umaserve import llama
-from umaserve.engine.model.loaded import AdapterSets
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import AdapterSets, Setup
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.wire import messages as m

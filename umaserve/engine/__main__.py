@@ -109,7 +109,7 @@ def _serve(
     if not loaded.generates:
         return _encode(start, loaded, table, control, born)
     from .loop.engine import Engine
-    from .model.setup import Setup
+    from .model.loaded import Setup
 
     engine = Engine(Setup(start, loaded, table, control))
     if not _warm(engine, start, control):
@@ -165,10 +165,10 @@ def _encode(
     """Serve a model that makes vectors of texts, and nothing else."""
     from .loop.encoder import Encoder
     from .model.boot import describe
-    from .model.loaded import CannotLoad
+    from .model.loaded import CannotLoad, Setup
 
     control.send(m.LoadProgress(1.0, "warmup"))
-    encoder = Encoder(start, loaded, table, control)
+    encoder = Encoder(Setup(start, loaded, table, control))
     try:
         encoder.warm_up()
     except CannotLoad as error:

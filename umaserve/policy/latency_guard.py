@@ -21,11 +21,7 @@ import numpy as np
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 
-from .base import (
-    ERROR_BUDGET,
-    FLAG_GUARDED,
-    KIND_DECODE,
-)
+from .base import ERROR_BUDGET, FLAG_GUARDED, KIND_DECODE
 from .cost.model import is_known, learn_tail, row_class
 from .pace import FAR_MS, PLANNED, is_hurried, longest_ms, mean_ms, note_gap, shared_ms
 

@@ -29,15 +29,7 @@ from .kernels import (
 from .mask import LATE, WORD, keep_allowed
 from .mass import draw, exp_sum
 from .rated import rate_left
-from .select import (
-    NEGATIVE_INFINITY,
-    argmax,
-    find_maxima,
-    has_numbers,
-    largest,
-    row_at,
-    top_k,
-)
+from .select import NEGATIVE_INFINITY, argmax, find_maxima, has_numbers, largest, row_at, top_k
 from .vector import BLOCK
 
 TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICAL_P

@@ -18,8 +18,7 @@ from umaserve.models.needs import available_bytes, gib
 from umaserve.policy.processor.slices import TILED
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Loaded, Setup
 
 # tokens of a chunk at most, each with a row of logits.  From `TILED` on libllama's attention
 # on a processor has another kernel.  A text is computed in chunks that are as long, as it would be

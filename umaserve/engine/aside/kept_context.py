@@ -13,7 +13,7 @@ from umaserve.llama.errors import LlamaError
 from .context import AsideContext, why_no_room
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
 
 KEEP_S = 60.0  # that an unused context is kept
 

@@ -31,7 +31,7 @@ from .jobs import Job
 from .kept_context import KeptContext
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
 
 STARVED_NS = 1_000_000_000  # what waited so long gets a piece even so
 FAR_NS = 1 << 60

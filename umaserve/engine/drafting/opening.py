@@ -14,7 +14,7 @@ from .records import NEVER, WAYS, Drafts
 from .speaker import Speaker
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
     from umaserve.engine.native.calls import Native
 
 TRIED_CHUNK, TRIED_TIMES = 32, 4  # tokens that a draft model computes at start, and how often

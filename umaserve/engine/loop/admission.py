@@ -1,7 +1,4 @@
-"""How a request gets into the session table: tokenising, limits, the row's first values.
-
-Long: the whole way from a message to a row.
-"""
+"""Admission of requests: from a message to a row of the session table, or a refusal."""
 
 from __future__ import annotations
 
@@ -12,16 +9,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from umaserve.engine.constraints.constraints import Constraints
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import to_come
 from umaserve.llama.specials import Specials
 from umaserve.policy.latency_guard import FIRST_CREDIT
 from umaserve.sampling.breakers import BreakerCache
-from umaserve.sampling.params import MAX_LOGIT_BIAS, SamplerTable
+from umaserve.sampling.params import SamplerTable
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
+from .refusals import room_behind, why_refused
 from .tokenizer_thread import TokenizerThread, tokens_of
 
 INLINE_BYTES = 4096  # a text this short is tokenised at once: handing it over would cost as much
@@ -223,36 +221,11 @@ class Admission:
         self._control.send(m.Rejected(message.serial, code, text, n_prompt))
 
     def _place(self, message: m.Submit, tokens: list[int], n_prompt: int) -> None:
-        if not tokens:
-            self.reject(message, "E_PROTO_003", "prompt has no tokens; send at least one character")
+        refusal = why_refused(self._loaded, message, tokens, n_prompt)
+        if refusal is not None:
+            self.reject(message, *refusal)
             return
-        if tokens[-1] < 0:
-            self.reject(message, "E_PROTO_003", "a prompt cannot end with a picture")
-            return
-        pictures = sum(picture.more_cells for picture in message.pictures)
-        room = min(self._loaded.n_positions, self._loaded.n_ctx - pictures) - n_prompt
-        if room < 1 or (message.strict_fit and message.max_tokens > room):
-            wanted = f" and max_tokens is {message.max_tokens}" if message.strict_fit else ""
-            size = f"{n_prompt} tokens"
-            if pictures:
-                size += f" (its pictures take {pictures} more)"
-            text = f"prompt is {size}{wanted}; {self._bound(pictures)}"
-            self.reject(message, "E_LIMIT_003", text, n_prompt + pictures)
-            return
-        n_vocab = self._loaded.n_vocab
-        bad = [i for i, _ in message.sampling.logit_bias if not 0 <= i < n_vocab]
-        if bad or len(message.sampling.logit_bias) > MAX_LOGIT_BIAS:
-            text = (
-                f"logit_bias names token {bad[0]}; the vocabulary has {n_vocab}"
-                if bad
-                else f"logit_bias has more than {MAX_LOGIT_BIAS} entries"
-            )
-            self.reject(message, "E_PROTO_003", text)
-            return
-        why = self._why_no_adapters(message)
-        if why:
-            self.reject(message, "E_PROTO_003", why)
-            return
+        room = room_behind(self._loaded, message, n_prompt)
         max_tokens = min(message.max_tokens, room) if message.max_tokens > 0 else room
         if message.max_tokens == m.NO_TOKENS:
             max_tokens = 0
@@ -272,30 +245,6 @@ class Admission:
             self.constraints.attach(message.serial)
             stores_first()  # the state goes last: it is what the front looks at
             self._table.state[message.slot] = t.WAITING
-
-    def _why_no_adapters(self, message: m.Submit) -> str:
-        """Why a request cannot have the adapters that it names; empty where it can."""
-        sets = self._loaded.adapters
-        strangers = [i for i, scale in message.lora if scale and not 0 <= i < len(sets)]
-        if strangers and len(sets):
-            return f"lora names adapter {strangers[0]}; there are {len(sets)}, from 0 on"
-        if message.prompt_logprobs >= 0 and sets.scales(message.lora) != sets.home:
-            return "prompt_logprobs cannot be told with other adapters than those of the start"
-        return ""
-
-    def _bound(self, more_cells: int) -> str:
-        """Text that says what bounds a session's tokens, and what to do about that."""
-        loaded, less = self._loaded, "shorten the prompt, lower max_tokens"
-        n = loaded.n_positions
-        if (n < loaded.n_ctx or n == loaded.model.n_ctx_train) and n <= loaded.n_ctx - more_cells:
-            return (
-                f"the model was trained for {loaded.n_positions} tokens, and a session holds no "
-                f"more ({less}, or load a model with a longer context)"
-            )
-        return (
-            f"the context holds {loaded.n_ctx} tokens "
-            f"({less}, or start the daemon with a larger --n-ctx)"
-        )
 
     def _fill_row(
         self, message: m.Submit, tokens: list[int], n_prompt: int, max_tokens: int

@@ -12,8 +12,7 @@ import numpy as np
 
 from umaserve.engine.aside.context import AsideContext
 from umaserve.engine.aside.kept_context import KeptContext
-from umaserve.engine.model.loaded import usable_cores
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup, usable_cores
 from umaserve.engine.ticks.records import Flight
 from umaserve.wire import table as t
 

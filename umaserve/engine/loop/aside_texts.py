@@ -8,7 +8,7 @@ from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
 from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.aside.texts import fitting
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
 

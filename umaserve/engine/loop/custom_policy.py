@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.model.loaded import CannotLoad
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import CannotLoad, Setup
 from umaserve.engine.ticks.records import Loop
 from umaserve.policy import greedy
 from umaserve.policy.base import Plan, SchedulerState, Tick, forget

@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from umaserve.engine.aside.jobs import NOT_NUMBERS
 from umaserve.engine.aside.pooling import normalised
 from umaserve.engine.aside.texts import fitting
 from umaserve.engine.model.abilities import flash_attention
-from umaserve.engine.model.loaded import CannotLoad
+from umaserve.engine.model.loaded import CannotLoad, Setup
 from umaserve.engine.model.pooling import RANK
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import Batch
@@ -27,12 +26,8 @@ from umaserve.llama.ranking import RankPrompt
 from umaserve.llama.specials import Specials
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-from umaserve.wire.control import Control
 
 from .tokenizer_thread import TokenizerThread
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
 
 CANNOT = "this model only encodes texts; load one that generates text"
 TOKEN_NS = 20_000_000  # that a token may take before an engine that computes seems to hang
@@ -57,9 +52,8 @@ class _Question:
 class Encoder:
     """Serves until the front goes away or says so; the model is the caller's to close."""
 
-    def __init__(
-        self, start: m.Start, loaded: Loaded, table: t.SessionTable, control: Control
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
+        loaded, table, control = setup.loaded, setup.table, setup.control
         if loaded.on_processor:
             stand_back(LAST)  # nobody reads vectors: streams of other models go first
         self._loaded, self._table, self._control = loaded, table, control
@@ -74,7 +68,7 @@ class Encoder:
         self._questions: deque[_Question] = deque()
         self._most = loaded.n_ubatch  # tokens of a batch with several texts
         if loaded.on_processor:
-            plain = flash_attention(start) is False
+            plain = flash_attention(setup.start) is False
             self._most = 0 if plain else min(self._most, PROCESSOR_TOKENS)
 
     @property

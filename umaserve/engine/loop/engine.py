@@ -22,7 +22,7 @@ from umaserve.engine.drafting.opening import tell_of_failure
 from umaserve.engine.drafting.records import domain_number
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native import abort, disk_reads

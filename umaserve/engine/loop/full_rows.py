@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.engine.ticks.records import Flight
 from umaserve.wire import messages as m

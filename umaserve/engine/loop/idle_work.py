@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 
 from umaserve.engine.model.cost_keeper import CostKeeper
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.start.measures import Measures, Steps
 from umaserve.engine.start.thread_choice import ThreadLooks
 from umaserve.engine.ticks.records import Flight

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from itertools import takewhile
 
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 

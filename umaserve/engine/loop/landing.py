@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from umaserve.engine.cells import accounting as cells
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import settle
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.first_token import FirstToken

@@ -16,7 +16,7 @@ import numpy as np
 
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.model.abilities import has_several_dimensions
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.ticks.beside import UNLIKE

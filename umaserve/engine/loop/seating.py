@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefixes.prefixes import WORTH_A_WAIT
 from umaserve.wire import table as t
 

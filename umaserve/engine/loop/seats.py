@@ -17,7 +17,7 @@ from umaserve.drafts.ring import FEWEST_SHARED, remember
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.drafting.records import Drafts
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
 from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.prefixes.prefixes import Prefixes

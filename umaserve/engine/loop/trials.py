@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefill.beside import Beside
 from umaserve.wire import table as t
 

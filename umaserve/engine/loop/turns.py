@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from umaserve.engine.model.adapters import domain_of
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.engine.ticks.records import Flight

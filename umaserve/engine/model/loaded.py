@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
     from umaserve.llama import Context, Library, Model
     from umaserve.llama.adapters import Adapters
+    from umaserve.wire import messages as m
+    from umaserve.wire import table as t
+    from umaserve.wire.control import Control
 
     from .thread_places import Places
 
@@ -136,6 +139,16 @@ class Loaded:
             self.draft.close()
         self.context.close()
         self.model.close()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The front's order, the model that it names, and the two ways to the front."""
+
+    start: m.Start
+    loaded: Loaded
+    table: t.SessionTable
+    control: Control
 
 
 def usable_cores() -> int:

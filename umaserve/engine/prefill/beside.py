@@ -12,7 +12,7 @@ from .orders import Orders
 from .worker import PrefillWorker, available
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
 
 
 class Beside:

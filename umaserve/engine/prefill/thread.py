@@ -36,7 +36,7 @@ from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 from .second_context import open_second
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
     from umaserve.llama import Context
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
@@ -65,15 +65,9 @@ class PrefillThread:
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        exchange: Exchange,
-        wake_read: int,
-        n_threads: int,
-        piece_tokens: int,
-        measured: Callable[[int, float, float], None] | None = None,
-        sampler: FirstTokens | None = None,
-    ) -> None:
+        self, setup: Setup, exchange: Exchange, wake_read: int, n_threads: int, piece_tokens: int,
+        measured: Callable[[int, float, float], None] | None, sampler: FirstTokens | None,
+    ) -> None:  # fmt: skip
         self._n_threads = n_threads
         self.piece_tokens = piece_tokens
         self.by_loop = False  # the chunk at hand is one that the loop computes

@@ -34,8 +34,7 @@ from .orders import Exchange, Orders
 from .thread import PrefillThread
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Loaded, Setup
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone
@@ -63,23 +62,19 @@ def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
 class PrefillWorker:
     """The loop's side of the worker; see the module.  Make one only where `available` says so.
 
-    All methods are for the loop's thread and never wait for the worker, `close` apart.  Its
-    thread calls ``control.notify``, which ends the loop's ticks, when there is something for `land`
-    (pieces, a refusal).  ``orders`` is for compiled code.
-    ``measured`` is told tokens of each chunk that the loop has computed, and ms of its longest part
-    and of all.  ``sampler``: first tokens are sampled by the worker
-    where that may be; None = nowhere.
+    All methods are for the loop's thread and never wait for the worker, `close` apart.  Its thread
+    calls ``control.notify``, which ends the loop's ticks, when there is something for `land`.
+    ``orders`` is for compiled code.  ``measured`` is told tokens of each chunk that the loop has
+    computed, and ms of its longest part and of all.  ``sampler`` samples first tokens where the
+    worker may; None = nowhere.
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        n_threads: int,
+        self, setup: Setup, n_threads: int,
         measured: Callable[[int, float, float], None] | None = None,
         sampler: FirstTokens | None = None,
-    ) -> None:
-        self._loaded, self._table = setup.loaded, setup.table
-        loaded, table = setup.loaded, setup.table
+    ) -> None:  # fmt: skip
+        loaded, table = self._loaded, self._table = setup.loaded, setup.table
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)

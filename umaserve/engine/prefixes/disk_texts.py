@@ -17,7 +17,7 @@ from umaserve.wire import messages as m
 from .shelf import Shelf
 
 if TYPE_CHECKING:
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
 
 
 class DiskTexts:

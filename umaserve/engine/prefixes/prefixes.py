@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from umaserve.cache.entry import Part
     from umaserve.cache.next_turn import Ended
     from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model.setup import Setup
+    from umaserve.engine.model.loaded import Setup
     from umaserve.llama import Context
     from umaserve.policy.cost.model import CostModel
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
 from umaserve.policy.bytes.bandwidth import Budget

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator
 
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.wire import messages as m
 

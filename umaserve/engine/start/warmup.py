@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from umaserve.engine.cells.sequences import Sequences
-from umaserve.engine.model.loaded import CannotLoad
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import CannotLoad, Setup
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.engine.ticks.records import Work

@@ -1,12 +1,12 @@
-"""Accounts of a finished tick: counters, the tick ring, and the costs that the policy learns."""
+"""Accounts of a finished tick (counters, ring, costs that the policy learns), and wakes for it."""
 
 from __future__ import annotations
 
 from umaserve.engine.cells.accounting import count_used
-from umaserve.engine.native.calls import now_ns, stores_first
+from umaserve.engine.native.calls import now_ns, stores_first, wake
 from umaserve.engine.samplers.rows import take_counts
 from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.inner import INNER, PHASE
 from umaserve.policy.base import (
     FLAG_ASIDE,
     FLAG_GUARDED,
@@ -18,6 +18,7 @@ from umaserve.policy.bytes import bandwidth
 from umaserve.policy.cost.model import RELIEVED, learn, predict
 from umaserve.policy.latency_guard import learn_tails, settle_credit
 from umaserve.policy.without_streams import note_done
+from umaserve.sampling.params import SLOW
 from umaserve.wire import table as t
 
 TICK_RING = t.TICK_RING
@@ -182,3 +183,22 @@ def settle_credits(columns, state, knobs, baseline_ms, slots, count, now, may_be
         )
         if slow:
             columns.header.slow_tokens += 1
+
+
+@njit(**PHASE)
+def tell(loop):
+    """Wake the front for the tokens that are there, if the next rows take long."""
+    flight = loop.work.flight
+    if not loop.rows.settings.whole[loop.batch.out_slot[flight.settled], SLOW]:
+        return  # more of the tokens that were drafted
+    wake(loop.native)
+    loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)
+
+
+@njit(**INNER, _nrt=True)
+def publish_last(loop):
+    """Wake the front for the tokens of the tick before, if they wait for that, and account it."""
+    if loop.work.flight.unpublished:
+        wake(loop.native)
+        account(loop, 1 - loop.work.flight.parity)
+        loop.work.flight.unpublished = 0

@@ -8,11 +8,7 @@ and nothing is compiled for it.
 
 from __future__ import annotations
 
-from umaserve.engine.prefill.chunk_stack import (
-    choose_owner,
-    next_part_ms,
-    next_part_tokens,
-)
+from umaserve.engine.prefill.chunk_stack import choose_owner, next_part_ms, next_part_tokens
 from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER

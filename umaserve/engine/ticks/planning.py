@@ -20,8 +20,8 @@ from umaserve.policy.bytes import bandwidth
 from umaserve.policy.guarded import plan_tick
 from umaserve.wire import table as t
 
+from .account import publish_last
 from .beside import note_next_part, note_shape, order_beside, order_thread
-from .publishing import publish_last
 from .records import ATTENTION, GOES_ON, NO_ROOM, NOTHING, WAITED
 
 BUSY_DECODE = t.BUSY_DECODE

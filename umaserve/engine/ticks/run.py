@@ -6,7 +6,7 @@ import numpy as np
 
 from umaserve.drafts.wanted import MOST
 from umaserve.engine.drafting.opening import allocate_drafts, open_speaker
-from umaserve.engine.model.setup import Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
@@ -84,42 +84,23 @@ class Ticks:
         """Put together what the compiled ticks take; again after threads or worker changed."""
         start, loaded = self._setup.start, self._setup.loaded
         self.knobs = Knobs(
-            n_batch=loaded.n_batch,
-            max_merge=start.max_merge,
-            tick_budget_ms=float(start.tick_budget_ms),
-            latency_cap=float(start.latency_cap),
-            reading_ms=float(start.reading_ms),
-            abortable=ways.abortable,
-            can_aside=beside.alive,
+            n_batch=loaded.n_batch, max_merge=start.max_merge, overlaps=ways.overlaps,
+            tick_budget_ms=float(start.tick_budget_ms), reading_ms=float(start.reading_ms),
+            latency_cap=float(start.latency_cap), wide_reads=not loaded.on_processor,
             features=ALL_FEATURES - sum(FEATURES[name] for name in start.without),
-            wide_reads=not loaded.on_processor,
-            overlaps=ways.overlaps,
+            abortable=ways.abortable, can_aside=beside.alive,
             sliced=beside.alive and beside.sliced,
-        )
-        left = loaded.threads(beside.threads)[1]
+        )  # fmt: skip
+        fixed = records.Fixed(
+            loaded.n_vocab, loaded.n_ctx, loaded.n_threads, loaded.n_threads_batch,
+            loaded.threads(beside.threads)[1], loaded.n_seq,
+        )  # fmt: skip
         self.loop = records.Loop(
-            fixed=records.Fixed(
-                loaded.n_vocab, loaded.n_ctx, loaded.n_threads, loaded.n_threads_batch, left,
-                loaded.n_seq,
-            ),
-            native=self.native,
-            places=loaded.places,
-            pool=self._pool,
-            columns=self.columns,
-            state=self.state,
-            plan=self.plan,
-            batch=self.batch.arrays,
-            knobs=self.knobs,
-            cost=self._cost,
-            memory=self.memory,
-            traffic=self._traffic,
-            budget=self.budget,
-            orders=beside.orders,
-            ahead=self._samplers.ahead,
-            rows=self._rows,
-            scratch=self._scratch,
-            work=self.work,
-            drafts=self.drafts,
+            fixed=fixed, native=self.native, places=loaded.places, pool=self._pool,
+            columns=self.columns, state=self.state, plan=self.plan, batch=self.batch.arrays,
+            knobs=self.knobs, cost=self._cost, memory=self.memory, traffic=self._traffic,
+            budget=self.budget, orders=beside.orders, ahead=self._samplers.ahead,
+            rows=self._rows, scratch=self._scratch, work=self.work, drafts=self.drafts,
             speaker=self.speaker,
         )  # fmt: skip
         self._loop = records.refer(self.loop)

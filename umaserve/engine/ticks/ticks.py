@@ -29,7 +29,7 @@ from umaserve.jit.inner import INNER, PHASE
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
-from .account import account, is_for_pace, settle_credits
+from .account import account, is_for_pace, publish_last, settle_credits, tell
 from .planning import (
     ask_draft_model,
     draft_tokens,
@@ -38,7 +38,6 @@ from .planning import (
     slice_prompts,
     threads_of,
 )
-from .publishing import publish_last, tell
 from .records import (
     ABORTED,
     ATTENTION,

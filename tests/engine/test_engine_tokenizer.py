@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import write_model
-from umaserve.engine.loop import tokenizer_thread as tk
+from umaserve.engine.admission import tokenizer_thread as tk
 from umaserve.engine.native.niceness import LAST
 from umaserve.wire import messages as m
 from umaserve.wire import table as t

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umaserve.engine.loop import turns as module
-from umaserve.engine.loop.turns import TICKS, AdapterTurns
 from umaserve.engine.model.adapters import domain_of
 from umaserve.engine.model.loaded import AdapterSets
+from umaserve.engine.seats import turns as module
+from umaserve.engine.seats.turns import TICKS, AdapterTurns
 from umaserve.server.figures.cache_report import _whose
 from umaserve.wire import messages as m
 from umaserve.wire.states import DONE, NOT_FED, RUNNING

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umaserve.cache.next_turn import Ended, NextTurns
-from umaserve.engine.loop.pictures import Pictures, Placed, positions_of
 from umaserve.engine.prefixes.saving import beside_pictures
+from umaserve.engine.seats.pictures import Pictures, Placed, positions_of
 from umaserve.eyes.answers import Answer, RunOf
 from umaserve.eyes.seen import tokens_of
 from umaserve.wire import messages as m

@@ -211,7 +211,7 @@ def woken_late(late_s: float) -> None:
 
     Each pause makes a graph ready.
     """
-    from umaserve.engine.loop.tokenizer_thread import TokenizerThread
+    from umaserve.engine.admission.tokenizer_thread import TokenizerThread
     from umaserve.engine.prefill.ready_graph import ReadyGraph
     from umaserve.wire.control import Control
 

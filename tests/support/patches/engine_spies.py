@@ -150,8 +150,8 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
 
 
 def _spy_on_late_texts(path: str, late: str) -> None:
-    from umaserve.engine.loop.seats import Seats
     from umaserve.engine.prefixes.late_texts import LateTexts
+    from umaserve.engine.seats.seats import Seats
 
     put = LateTexts.put
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from umaserve.engine.admission.admission import Admission
 from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
 from umaserve.engine.aside.pooling import Pool
@@ -11,8 +12,6 @@ from umaserve.engine.aside.texts import fitting
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
-
-from .admission import Admission
 
 if TYPE_CHECKING:
     from umaserve.llama import Context

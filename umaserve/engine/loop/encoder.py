@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from umaserve.engine.admission.tokenizer_thread import TokenizerThread
 from umaserve.engine.aside.jobs import NOT_NUMBERS
 from umaserve.engine.aside.pooling import normalised
 from umaserve.engine.aside.texts import fitting
@@ -26,8 +27,6 @@ from umaserve.llama.ranking import RankPrompt
 from umaserve.llama.specials import Specials
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-
-from .tokenizer_thread import TokenizerThread
 
 CANNOT = "this model only encodes texts; load one that generates text"
 TOKEN_NS = 20_000_000  # that a token may take before an engine that computes seems to hang

@@ -14,6 +14,7 @@ import time
 from functools import partial
 
 from umaserve.drafts.wanted import MOST, MOST_EACH
+from umaserve.engine.admission.admission import Admission
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.sequences import Sequences
@@ -31,6 +32,13 @@ from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
 from umaserve.engine.prefixes import integrity
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.engine.samplers.first_token import FirstTokens
+from umaserve.engine.seats.apart import Apart
+from umaserve.engine.seats.full_rows import FullRows
+from umaserve.engine.seats.pictures import Pictures
+from umaserve.engine.seats.seating import Seating
+from umaserve.engine.seats.seats import Seats
+from umaserve.engine.seats.trials import Trials
+from umaserve.engine.seats.turns import AdapterTurns
 from umaserve.engine.start.measures import Measures
 from umaserve.engine.start.thread_choice import ThreadLooks
 from umaserve.engine.start.warmup import FirstRow, compile_the_rest
@@ -42,20 +50,12 @@ from umaserve.sampling.params import SamplerTable
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-from .admission import Admission
-from .apart import Apart
 from .aside_pace import allowed_now
 from .aside_texts import AsideTexts
 from .custom_policy import CustomPolicy
-from .full_rows import FullRows
 from .idle_work import IdleWork
 from .inbox import Inbox
 from .landing import Landing
-from .pictures import Pictures
-from .seating import Seating
-from .seats import Seats
-from .trials import Trials
-from .turns import AdapterTurns
 
 MANY_TICKS = 1 << 40
 LOOK_AFTER = 64  # ticks, where beginnings of texts are saved

@@ -14,14 +14,13 @@ from collections.abc import Callable, Generator, Iterable
 
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Setup
+from umaserve.engine.seats.seats import Seats
 from umaserve.engine.start.measures import Measures, Steps
 from umaserve.engine.start.thread_choice import ThreadLooks
 from umaserve.engine.ticks.records import Flight
 from umaserve.heap import trim_heap
 from umaserve.llama.errors import LlamaError
 from umaserve.wire import messages as m
-
-from .seats import Seats
 
 
 class IdleWork:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from itertools import takewhile
 
+from umaserve.engine.admission.admission import Admission
 from umaserve.engine.model.loaded import Setup
+from umaserve.engine.seats.full_rows import FullRows
+from umaserve.engine.seats.seats import Seats
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
-from .admission import Admission
 from .aside_texts import AsideTexts
-from .full_rows import FullRows
-from .seats import Seats
 
 LEAST_S = 0.002
 AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)  # these do not need the context

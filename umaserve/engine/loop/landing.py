@@ -15,12 +15,11 @@ from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import settle
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.first_token import FirstToken
+from umaserve.engine.seats.seats import Seats
+from umaserve.engine.seats.trials import Trials
 from umaserve.engine.ticks.records import Columns, Work
 from umaserve.jit.direct import Direct
 from umaserve.sampling.sampler import NO_NUMBERS
-
-from .seats import Seats
-from .trials import Trials
 
 
 class Landing:

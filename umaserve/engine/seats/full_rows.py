@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 
+from umaserve.engine.admission.admission import Admission
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.ticks.beside import UNLIKE
@@ -19,7 +20,6 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import stores_first
 
-from .admission import Admission
 from .seats import Seats
 from .turns import AdapterTurns
 

@@ -1,0 +1,1 @@
+"""Rows and their KV sequences: which rows get them, run with them, and give them back."""

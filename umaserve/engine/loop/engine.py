@@ -1,11 +1,10 @@
 """The engine's loop: what happens between runs of steady ticks.
 
-One thread, one ``llama_context``.  The ticks themselves are compiled (``ticks``); here is what
-needs Python: messages, admission, sequences, rows that ended, decodes that failed.  Text never gets
-here; ids go into the table and the front is woken once a tick.
+One thread, one ``llama_context``.  The ticks are compiled (`umaserve.engine.ticks`).  All work in
+Python is done here: messages, admission, sequences, rows that ended, decodes that failed.  Text
+never gets here: ids go into the table, and the front is woken once a tick.
 
-Long: what has to happen between two runs of ticks stands together; sequences, landings and trials
-have modules of their own.
+Long: all parts are made here, and called in their order between two runs of ticks.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Engine:
         self.arrange()
 
     def _make_parts(self) -> None:
-        """Make the parts in an order in which each knows those before it."""
+        """Make the parts in such an order that each is given earlier parts alone."""
         setup, flight, aside = self.setup, self._flight, self.ticks.state.aside
         self.beside = Beside(setup, self.cost, self._first_tokens)
         self.turns = AdapterTurns(setup, aside, flight, self.beside)

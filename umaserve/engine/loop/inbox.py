@@ -20,7 +20,7 @@ from umaserve.wire import table as t
 from .aside_texts import AsideTexts
 
 LEAST_S = 0.002
-AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)  # these do not need the context
+AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)  # under a decode too
 SHARE = 0.2  # of the time between tokens of the interactive sessions alone
 
 

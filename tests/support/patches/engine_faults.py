@@ -249,6 +249,24 @@ def kept_without_end() -> None:
 
 
 @once_numba_may_load
+def given_up_behind_pictures() -> None:
+    """The first chunk behind each row's last picture seems to be given up for somebody else."""
+    from umaserve.engine.loop.pictures import Pictures
+
+    decode = Pictures._decode
+
+    def giving_up(self: Any, slot: int, placed: Any) -> None:
+        decode(self, slot, placed)
+        serial = int(self._table.serial[slot])
+        if int(self._table.n_past[slot]) == self._placed[slot][-1].end and serial not in given_up:
+            given_up.add(serial)
+            self._engine._aborted([slot])
+
+    given_up: set[int] = set()
+    Pictures._decode = giving_up  # type: ignore[method-assign]
+
+
+@once_numba_may_load
 def lost_cells() -> None:
     """A row's cells stay when its sequence is given back: what a check has to find."""
     from umaserve.engine.cells.sequences import Sequences

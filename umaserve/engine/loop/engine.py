@@ -479,13 +479,13 @@ class Engine:
 
     def _forget_last(self, slot: int) -> None:
         """Let a row feed its last token again."""
-        table, seq = self.table, int(self.table.seq[slot])
+        table = self.table
         last = int(table.n_past[slot]) - 1
-        if table.isolate[slot] == t.APART:
-            last = self.seats.apart.cut(last)
-        elif not self.loaded.context.cut(seq, last):
-            last = 0  # this kind of memory cannot go back: from the start
-        table.n_past[slot] = last
+        is_apart = table.isolate[slot] == t.APART
+        # from the start where this kind of memory cannot go back
+        table.n_past[slot] = (
+            self.seats.apart.cut(last) if is_apart else self.pictures.keep(slot, last)
+        )
         table.header.cells_used = cells.cells_used(table)
 
     def _custom_plan(self) -> int:
@@ -518,8 +518,8 @@ class Engine:
         table = self.table
         for slot in slots:
             table.in_tick[slot] = 0
-            if not self.loaded.context.cut(int(table.seq[slot]), int(table.n_past[slot])):
-                table.n_past[slot] = 0  # this kind of memory cannot go back: from the start
+            # from the start where this kind of memory cannot go back
+            table.n_past[slot] = self.pictures.keep(slot, int(table.n_past[slot]))
         table.header.aborted_chunks += 1
         note_given_up(self.memory, time.monotonic_ns())
 

@@ -162,7 +162,7 @@ class Seats:
         if not n:
             return False
         self.prefixes.store.use(self.prefixes.known(slot))
-        if not engine.sequences.go_on(seq, n):
+        if not engine.sequences.go_on(seq, n, engine.pictures.last_position(slot, n)):
             return False
         table.seq[slot], table.n_past[slot] = seq, n
         self.prefixes.went_on(slot)

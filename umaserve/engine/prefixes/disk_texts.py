@@ -56,10 +56,9 @@ class DiskTexts:
                 self._store.lose(entry)
 
     def clear(self) -> None:
-        """Remove the files of all entries."""
-        for domain in self._store.domains():
-            for entry in self._store.entries(domain):
-                disk.remove(entry.path)
+        """Remove all files, and what is on its way: nothing of it comes back."""
+        if self._shelf is not None:
+            self._shelf.forget()
 
 
 def kept_as(entry: Entry, domain: str) -> disk.Kept:

@@ -44,7 +44,8 @@ def keys(shape: Shape) -> dict[str, Key]:
         out[f"{arch}.ssm.inner_size"] = shape.ssm.inner
         out[f"{arch}.ssm.state_size"] = shape.ssm.state
         out[f"{arch}.ssm.time_step_rank"] = shape.ssm.rank
-        out[f"{arch}.ssm.group_count"] = shape.ssm.groups
+        if arch not in ("mamba", "jamba"):
+            out[f"{arch}.ssm.group_count"] = shape.ssm.groups
     if arch == "qwen35":
         out["qwen35.full_attention_interval"] = shape.attention_every
     elif shape.attention_every:

@@ -184,13 +184,13 @@ def test_a_refusal_says_what_a_draft_model_takes_of_the_memory() -> None:
     assert "for the draft model small.gguf" in text and "--draft-model" not in text
 
 
-def qwen35(architecture: str = "qwen35") -> GGUFInfo:
+def qwen35(architecture: str = "qwen35", **more: int) -> GGUFInfo:
     """The shape of a Qwen 3.5 4B: 32 layers, one in four attends, 2 MiB of state in the others."""
     keys = {
         "block_count": 32, "embedding_length": 2560, "attention.head_count": 16,
         "attention.head_count_kv": 4, "attention.key_length": 256, "attention.value_length": 256,
         "full_attention_interval": 4, "ssm.inner_size": 4096, "ssm.state_size": 128,
-        "ssm.conv_kernel": 4, "ssm.group_count": 16,
+        "ssm.conv_kernel": 4, "ssm.group_count": 16, **more,
     }  # fmt: skip
     metadata: dict[str, object] = {f"{architecture}.{key}": n for key, n in keys.items()}
     return GGUFInfo(Path("m"), 3, architecture, 0, metadata, {}, 4 * GIB, 4 * GIB, 0)
@@ -201,6 +201,8 @@ STATE = 24 * 4 * (4096 * 128 + 3 * (4096 + 2 * 16 * 128))  # bytes
 
 def test_states_count_where_layers_are_recurrent() -> None:
     assert state_bytes_per_sequence(qwen35()) == STATE
+    with_drafts = qwen35(block_count=33, nextn_predict_layers=1)
+    assert state_bytes_per_sequence(with_drafts) == STATE, "a draft layer attends"
 
 
 @pytest.mark.parametrize(

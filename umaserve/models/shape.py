@@ -34,7 +34,7 @@ _MATRIX = re.compile(
 _ALIKE = frozenset({"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt2", "jamba", "lfm2"})
 _ALL_ROTATED = frozenset({"qwen2", "qwen2moe", "qwen3", "qwen3moe"})
 _FILLING = frozenset({"qwen2", "qwen2moe", "gpt2", "jamba", "lfm2"})
-_DOUBLED = frozenset({"jamba"})
+_DOUBLED = frozenset({"jamba", "granitehybrid"})
 
 
 def why_no_shape(info: GGUFInfo) -> str:

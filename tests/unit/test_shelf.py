@@ -1,4 +1,4 @@
-"""The thread of the files: what was forgotten is neither read, found nor written any more."""
+"""Texts on their way to disk and from there: forgotten ones stay away, and no row waits for ever."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ import pytest
 from tests.support.waiting import until
 from umaserve.cache import disk
 from umaserve.cache.tree import PrefixTree
+from umaserve.cache.whole import MARK, WholeTexts
 from umaserve.engine.prefixes.disk_texts import DiskTexts
+from umaserve.engine.prefixes.restoring import Restorer
 from umaserve.engine.prefixes.shelf import Shelf
+from umaserve.wire.table import SessionTable, TableSpec
 
 TOKENS = np.arange(40, dtype=np.int32)
 DATA = np.frombuffer(os.urandom(5000), np.uint8)
@@ -112,3 +115,32 @@ def test_an_entry_that_was_forgotten_does_not_count_when_its_bytes_come(tree: Pr
             tree.fill(entry, DATA)
         tree.check()
         assert tree.bytes_held == tree.count == 0
+
+
+def test_a_row_does_not_wait_for_bytes_that_were_evicted_again(
+    folder: disk.Folder, shelf: Shelf
+) -> None:
+    """There is room for a state or for its mark, not for both: the text is computed."""
+    store = WholeTexts(DATA.size + 1000)
+    texts = DiskTexts(shelf, store)
+    disk.write(folder, "a", TOKENS, 0, DATA, 1e9)
+    disk.write(folder, MARK + "a", TOKENS[:30], 0, DATA, 1e9)
+    shelf.start()
+    until(lambda: texts.has_news)
+    texts.take()
+    (part,) = store.match("a", TOKENS[:35])
+    assert part.mark is not None
+    table, fd = SessionTable.create(TableSpec(1, 64))
+    os.close(fd)
+    ended: list[int] = []
+    restorer = Restorer(table, *[None] * 3, 64, ended.append)  # type: ignore[arg-type]
+    texts.fetch([part], "a")
+    restorer.begin(0, [part], at_once=True)
+
+    def step() -> bool:
+        texts.take()
+        restorer.step(at_once=True)
+        return bool(ended)
+
+    until(step)
+    assert table.n_past[0] == 0 and not restorer.slots

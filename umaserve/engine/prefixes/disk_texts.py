@@ -37,9 +37,10 @@ class DiskTexts:
             return
         needed = [(part.entry, domain) for part in parts]
         needed += [(part.mark, MARK + domain) for part in parts if part.mark is not None]
-        self._shelf.fetch(
-            (entry, kept_as(entry, name)) for entry, name in needed if not entry.data.size
-        )
+        wanted = [each for each in needed if not each[0].data.size and not each[0].comes]
+        for entry, _ in wanted:
+            entry.comes = True
+        self._shelf.fetch((entry, kept_as(entry, name)) for entry, name in wanted)
 
     def take(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
@@ -50,6 +51,7 @@ class DiskTexts:
             if entry is not None:
                 entry.path, entry.n_bytes = kept.path, kept.n_bytes
         for entry, data in self._shelf.take_read():
+            entry.comes = False
             if data is not None:
                 self._store.fill(entry, data)
             else:

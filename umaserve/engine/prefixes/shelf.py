@@ -66,8 +66,7 @@ class Shelf:
     def fetch(self, entries: Iterable[tuple[Entry, disk.Kept]]) -> None:
         """Read these, in this order, before anything is written; each with what its file holds."""
         with self._wanted:
-            under_way = [entry for entry, _ in self._to_read]
-            self._to_read += [each for each in entries if each[0] not in under_way]
+            self._to_read += entries
             self._wanted.notify()
 
     def take_found(self) -> list[disk.Kept]:

@@ -1,4 +1,4 @@
-"""Texts on their way to disk and from there: forgotten ones stay away, and no row waits for ever."""
+"""Texts on their way to disk and back: forgotten ones stay away, and no row waits for ever."""
 
 from __future__ import annotations
 

@@ -157,7 +157,8 @@ class RandomChats:
         left = {}
         for serial in self._alive:
             slot = self.engine.slots[serial]
-            is_there = table.serial[slot] == serial and table.n_tokens[slot] > 0
+            # a row that is being filled is FREE still
+            is_there = table.state[slot] != t.FREE and table.serial[slot] == serial
             left[serial] = self.engine.generated(serial) if is_there else []
         turns, self._alive = self._alive, {}
         self.engine = self._started()

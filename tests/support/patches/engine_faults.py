@@ -277,3 +277,25 @@ def lost_cells() -> None:
         give_back(self, seq, empty=True)
 
     Sequences.give_back = forgetful
+
+
+@once_numba_may_load
+def given_up_together(path: str) -> None:
+    """Once three rows run, a tick of two of them is given up; says what the third one has then."""
+    from umaserve.engine.loop.engine import Engine
+    from umaserve.wire import table as t
+
+    tick = Engine.tick
+    said: list[int] = []
+
+    def given_up(self: Any, most: int = 1) -> bool:
+        table = self.table
+        begun = np.flatnonzero((table.state == t.RUNNING) & (table.n_past > 0)).tolist()
+        if len(begun) == 3 and not said:
+            self._aborted(begun[:2])
+            said.append(int(table.n_past[begun[2]]))
+            say(path, *said)
+            self.seats.admit()
+        return tick(self, min(most, 4))
+
+    Engine.tick = given_up

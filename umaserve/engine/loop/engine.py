@@ -23,6 +23,7 @@ from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.drafting.opening import allocate_drafts, open_speaker, tell_of_failure
 from umaserve.engine.drafting.records import domain_number
+from umaserve.engine.model.abilities import keeps_state
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.thread_places import leave_places, place_threads
@@ -520,6 +521,8 @@ class Engine:
             table.in_tick[slot] = 0
             # from the start where this kind of memory cannot go back
             table.n_past[slot] = self.pictures.keep(slot, int(table.n_past[slot]))
+        if len(slots) > 1 and keeps_state(self.loaded.library.lib, self.loaded.model.pointer):
+            self.seats.lose_states(slots)
         table.header.aborted_chunks += 1
         note_given_up(self.memory, time.monotonic_ns())
 

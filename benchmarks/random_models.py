@@ -120,7 +120,8 @@ class Asker:
         """Ask for an answer, and cancel some of them at their first token."""
         cancels = self._chosen.random() < 0.1
         id = str(number)
-        self._client.send(id=id, prompt=f"{number} asks", model=kind, **steered(number))
+        # of digits alone, since a token of the prompt would be penalised
+        self._client.send(id=id, prompt=id, model=kind, **steered(number))
         tokens: list[int] = []
         awaits = {"eos"}
         while awaits:

@@ -1,8 +1,7 @@
-"""Tensors and keys of the families beside Llama's: recurrent, hybrid, GPT-2's, encoders.
+"""Tensors and keys of the families beside Llama's: recurrent, hybrid, mixtures, encoders.
 
-Names and dimensions are what llama.cpp's loaders ask for
-(``src/models/{mamba,mamba2,jamba,lfm2,qwen35,nemotron-h,gpt2,bert,t5}.cpp``). The shapes are small
-and published by nobody: they exist to be served, or refused, in tests.
+Names and dimensions are what llama.cpp's loaders ask for (``src/models/{mamba,mamba2,jamba,lfm2,
+qwen35,qwen35moe,qwen3next,granite-hybrid,openai-moe,nemotron-h,gpt2,bert,t5}.cpp``).
 
 Long: the tensors of each family.
 """
@@ -44,9 +43,10 @@ def keys(shape: Shape) -> dict[str, Key]:
         out[f"{arch}.ssm.inner_size"] = shape.ssm.inner
         out[f"{arch}.ssm.state_size"] = shape.ssm.state
         out[f"{arch}.ssm.time_step_rank"] = shape.ssm.rank
-        out[f"{arch}.ssm.group_count"] = shape.ssm.groups
-    if arch == "qwen35":
-        out["qwen35.full_attention_interval"] = shape.attention_every
+        if arch not in ("mamba", "jamba"):
+            out[f"{arch}.ssm.group_count"] = shape.ssm.groups
+    if arch in _DELTA:
+        out[f"{arch}.full_attention_interval"] = shape.attention_every
     elif shape.attention_every:
         heads = [shape.n_head_kv if is_attention(shape, i) else 0 for i in range(shape.n_layer)]
         out[f"{arch}.attention.head_count_kv"] = heads
@@ -54,6 +54,8 @@ def keys(shape: Shape) -> dict[str, Key]:
         ends = [0 if i % 2 == 0 else shape.n_ff for i in range(shape.n_layer)]
         out["nemotron_h.feed_forward_length"] = ends
         out["nemotron_h.attention.layer_norm_epsilon"] = float(shape.norm_eps)
+    if arch == "granitehybrid":
+        out["granitehybrid.rope.scaling.finetuned"] = False  # positions turn nothing
     if arch == "lfm2":
         out["lfm2.shortconv.l_cache"] = _SHORT_CONV
     if arch in ("bert", "gpt2"):
@@ -68,6 +70,7 @@ def keys(shape: Shape) -> dict[str, Key]:
     return out
 
 
+_DELTA = ("qwen35", "qwen35moe", "qwen3next")  # a delta net where a layer does not attend
 _SHORT_CONV = 3
 _TOKEN_TYPES = 2
 
@@ -106,6 +109,23 @@ class _Layers:
         yield self.matrix("ffn_gate", shape.n_embd, shape.n_ff)
         yield self.matrix("ffn_up", shape.n_embd, shape.n_ff)
         yield self.matrix("ffn_down", shape.n_ff, shape.n_embd)
+
+    def experts(self, shape: Shape, biased: bool = False) -> Iterator[Tensor]:
+        """A router, the experts, and the expert that all tokens use."""
+        d, ff, n = shape.n_embd, shape.n_ff_expert or shape.n_ff, shape.n_expert
+        for name, rows, columns in (("gate", d, ff), ("up", d, ff), ("down", ff, d)):
+            tensor = self.matrix(f"ffn_{name}_exps", rows, columns)
+            yield dataclasses.replace(tensor, dims=(rows, columns, n))
+            if biased:
+                bias = self.bias(f"ffn_{name}_exps", columns)
+                yield dataclasses.replace(bias, dims=(columns, n))
+            if shape.n_ff_shared:
+                width = shape.n_ff_shared
+                rows, columns = (width, d) if name == "down" else (d, width)
+                yield self.matrix(f"ffn_{name}_shexp", rows, columns)
+        yield dataclasses.replace(self.matrix("ffn_gate_inp", d, n), f32=True)
+        if biased:
+            yield self.bias("ffn_gate_inp", n)
 
     def attention(
         self, shape: Shape, prefix: str = "attn_", out: str = "output"
@@ -160,7 +180,7 @@ def _mamba2_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
 
 
 def _delta_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
-    """Gated delta net (Qwen 3.5): heads of values, and groups of keys that they share."""
+    """Gated delta net (Qwen 3 Next, 3.5): heads of values, and groups of keys that they share."""
     assert shape.ssm is not None
     conv, inner, state, heads, groups = shape.ssm
     mixed = inner + 2 * groups * state
@@ -169,13 +189,16 @@ def _delta_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
     yield layers.matrix("ssm_conv1d", conv, mixed)
     yield layers.filled("ssm_dt.bias", np.full(heads, _STEP_BIAS, np.float32))
     yield layers.filled("ssm_a", -np.linspace(1, 16, heads, dtype=np.float32))
-    yield layers.matrix("ssm_beta", shape.n_embd, heads)
-    yield layers.matrix("ssm_alpha", shape.n_embd, heads)
+    if shape.arch == "qwen3next":
+        yield layers.matrix("ssm_ba", shape.n_embd, 2 * heads)
+    else:
+        yield layers.matrix("ssm_beta", shape.n_embd, heads)
+        yield layers.matrix("ssm_alpha", shape.n_embd, heads)
     yield layers.norm("ssm_norm", state)
     yield layers.matrix("ssm_out", inner, shape.n_embd)
 
 
-def _qwen35(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+def _delta_net(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     yield from _ends(shape, make, "output_norm")
     for i in range(shape.n_layer):
         layers = _Layers(make, f"blk.{i}.")
@@ -190,7 +213,27 @@ def _qwen35(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
             yield layers.norm("attn_k_norm", shape.head_dim)
         else:
             yield from _delta_layer(shape, layers)
-        yield from layers.feed_forward(shape)
+        if shape.n_expert:
+            yield from layers.experts(shape)
+            yield layers.filled(
+                "ffn_gate_inp_shexp.weight", np.zeros(shape.n_embd, np.float32)
+            )  # half of what the shared expert says is added
+        else:
+            yield from layers.feed_forward(shape)
+
+
+def _gpt_oss(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+    """Each second layer has a window, and heads may attend to nothing (sinks)."""
+    yield from _ends(shape, make, "output_norm")
+    for i in range(shape.n_layer):
+        layers = _Layers(make, f"blk.{i}.")
+        yield layers.norm("attn_norm", shape.n_embd)
+        for tensor in layers.attention(shape):
+            yield tensor
+            yield layers.bias(tensor.name.split(".")[-2], tensor.dims[1])
+        yield make(layers.at + "attn_sinks.weight", (shape.n_head,), 1.0, f32=True)
+        yield layers.norm("post_attention_norm", shape.n_embd)
+        yield from layers.experts(shape, biased=True)
 
 
 def _nemotron_h(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
@@ -214,6 +257,13 @@ def _short_conv_layer(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
     yield layers.matrix("shortconv.out_proj", d, d)
 
 
+_RECURRENT: dict[str, Callable[[Shape, _Layers], Iterator[Tensor]]] = {
+    "granitehybrid": _mamba2_layer,
+    "jamba": _mamba_layer,
+    "lfm2": _short_conv_layer,
+}
+
+
 def _mamba(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     yield from _ends(shape, make, "output_norm")
     layer = _mamba2_layer if shape.arch == "mamba2" else _mamba_layer
@@ -235,9 +285,9 @@ def _hybrid(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
                 yield layers.norm("attn_q_norm", shape.head_dim)
                 yield layers.norm("attn_k_norm", shape.head_dim)
         else:
-            yield from (_short_conv_layer if lfm2 else _mamba_layer)(shape, layers)
+            yield from _RECURRENT[shape.arch](shape, layers)
         yield layers.norm("ffn_norm", shape.n_embd)
-        yield from layers.feed_forward(shape)
+        yield from layers.experts(shape) if shape.n_expert else layers.feed_forward(shape)
 
 
 def _gpt2(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
@@ -307,7 +357,11 @@ _FAMILIES: dict[str, Callable[[Shape, type[Tensor]], Iterator[Tensor]]] = {
     "mamba2": _mamba,
     "jamba": _hybrid,
     "lfm2": _hybrid,
-    "qwen35": _qwen35,
+    "granitehybrid": _hybrid,
+    "qwen35": _delta_net,
+    "qwen35moe": _delta_net,
+    "qwen3next": _delta_net,
+    "gpt-oss": _gpt_oss,
     "nemotron_h": _nemotron_h,
     "gpt2": _gpt2,
     "bert": _bert,

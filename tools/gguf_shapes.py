@@ -72,8 +72,10 @@ class Shape:
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff_expert: int = 0
+    n_ff_shared: int = 0  # of the expert that all tokens use
     # llama 3.1's long-context scaling: factor, low and high frequency factor, original context
     rope_scaling: tuple[float, float, float, int] | None = None
+    yarn: tuple[float, int] | None = None  # long-context scaling: factor and original context
     rope_sections: tuple[int, ...] = ()  # of a head's rotations, to each dimension of a position
     window: int = 0  # positions that most layers see (sliding-window attention)
     window_pattern: int = 2  # one layer in so many sees all
@@ -101,6 +103,7 @@ _SMALL = {
 }
 _NO_HEADS = {"n_head": 0, "n_head_kv": 0, "head_dim": 0, "n_ff": 0}
 _HEADS = {"n_head": 4, "n_head_kv": 2, "head_dim": 32, "n_ff": 256}
+_EXPERTS = {"n_expert": 8, "n_expert_used": 2}
 _GPT_NEOX = {"vocab": "gpt-neox", "n_vocab": 50432, "end_of_turn": "<|endoftext|>"}
 _LLAMA_SPM = {"vocab": "llama-spm", "n_vocab": 32000, "end_of_turn": "</s>"}
 
@@ -170,6 +173,49 @@ SHAPES: dict[str, Shape] = {
         Shape(  # LFM2's attention is in layers 2, 5, 8, 10, 12 and 14
             "lfm2-1.2b", "lfm2", n_layer=16, n_embd=2048, n_head=32, n_head_kv=8, head_dim=64,
             n_ff=8192, n_ctx=128000, attention_every=3, tied=False, **_QWEN | {"norm_eps": 1e-5},
+        ),
+        Shape(
+            "qwen35moe-micro", "qwen35moe", n_layer=4, attention_every=2,
+            ssm=Ssm(4, 128, 32, 4, 2), rope_sections=(4, 6, 6, 0), n_ff_expert=64, n_ff_shared=64,
+            **_SMALL | _QWEN | {"tied": True}, **_HEADS, **_EXPERTS,
+        ),
+        Shape(  # with Qwen 2's tokens, filled up, and positions that turn all of a head
+            "qwen3.5-35b-a3b", "qwen35moe", n_layer=40, n_embd=2048, n_head=16, n_head_kv=2,
+            head_dim=256, n_ff=512, n_ctx=262144, tied=False, n_expert=256, n_expert_used=8,
+            n_ff_expert=512, n_ff_shared=512, attention_every=4, ssm=Ssm(4, 4096, 128, 32, 16),
+            rope_sections=(11, 11, 10, 0),
+            **_QWEN | {"rope_base": 1e7, "vocab": "qwen35", "n_vocab": 248320},
+        ),
+        Shape(
+            "qwen3next-micro", "qwen3next", n_layer=4, attention_every=2,
+            ssm=Ssm(4, 128, 32, 4, 2), n_ff_expert=64, n_ff_shared=64,
+            **_SMALL | _QWEN | {"tied": True}, **_HEADS, **_EXPERTS,
+        ),
+        Shape(  # with positions that turn all of a head
+            "qwen3-next-80b-a3b", "qwen3next", n_layer=48, n_embd=2048, n_head=16, n_head_kv=2,
+            head_dim=256, n_ff=5120, n_ctx=262144, tied=False, n_expert=512, n_expert_used=10,
+            n_ff_expert=512, n_ff_shared=512, attention_every=4, ssm=Ssm(4, 4096, 128, 32, 16),
+            **_QWEN | {"rope_base": 1e7},
+        ),
+        Shape(
+            "granitehybrid-micro", "granitehybrid", n_layer=4, attention_every=2,
+            ssm=Ssm(4, 256, 32, 4), n_ff_shared=64, **_SMALL, **_HEADS, **_EXPERTS, **_LLAMA_SPM,
+        ),
+        Shape(  # with Qwen's vocabulary; Granite's attention is in layers 5, 15, 25 and 35
+            "granite-4.0-h-tiny", "granitehybrid", n_layer=40, n_embd=1536, n_head=12, n_head_kv=4,
+            head_dim=128, n_ff=512, n_ctx=131072, tied=True, n_expert=64, n_expert_used=6,
+            n_ff_shared=1024, attention_every=10, ssm=Ssm(4, 3072, 128, 48),
+            **_QWEN | {"norm_eps": 1e-5, "rope_base": 1e4},
+        ),
+        Shape(
+            "gpt-oss-micro", "gpt-oss", n_layer=4, window=64, n_ff_expert=64,
+            **_SMALL | _QWEN, **_HEADS, **_EXPERTS,
+        ),
+        Shape(  # with Qwen's vocabulary, filled up to the size of its own
+            "gpt-oss-20b", "gpt-oss", n_layer=24, n_embd=2880, n_head=64, n_head_kv=8, head_dim=64,
+            n_ff=2880, n_ctx=131072, tied=False, n_expert=32, n_expert_used=4, n_ff_expert=2880,
+            window=128, yarn=(32.0, 4096),
+            **_QWEN | {"n_vocab": 201088, "norm_eps": 1e-5, "rope_base": 150000.0},
         ),
         Shape(
             "gpt2-micro", "gpt2", n_layer=2, vocab="gpt-2", n_vocab=50304,
@@ -302,7 +348,14 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
     if shape.n_expert:
         out[f"{arch}.expert_count"] = shape.n_expert
         out[f"{arch}.expert_used_count"] = shape.n_expert_used
+    if shape.n_ff_expert:
         out[f"{arch}.expert_feed_forward_length"] = shape.n_ff_expert
+    if shape.n_ff_shared:
+        out[f"{arch}.expert_shared_feed_forward_length"] = shape.n_ff_shared
+    if shape.yarn is not None:
+        out[f"{arch}.rope.scaling.type"] = "yarn"
+        out[f"{arch}.rope.scaling.factor"] = shape.yarn[0]
+        out[f"{arch}.rope.scaling.original_context_length"] = shape.yarn[1]
     if shape.arch == "qwen3vl":
         out[f"{arch}.n_deepstack_layers"] = 1
     if shape.rope_sections:

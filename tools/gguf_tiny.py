@@ -20,6 +20,7 @@ _CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL
 _END = b"<|end|>"
 _VOCABULARY = "tokenizer.ggml.tokens"
 
+_FEW = {"n_expert": 4, "n_expert_used": 2}
 # family: the shape that is made smaller, and what else differs
 _FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("llama3.2-1b", {}),
@@ -32,6 +33,10 @@ _FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "mamba2": ("mamba2-micro", {"ssm": Ssm(4, 128, 8, 2)}),
     "jamba": ("jamba-micro", {"ssm": Ssm(4, 128, 8, 4)}),
     "lfm2": ("lfm2-micro", {}),
+    "gpt-oss": ("gpt-oss-micro", {"window": 8, "n_ff_expert": 32, **_FEW}),
+    "qwen3next": ("qwen3next-micro", {"ssm": Ssm(4, 64, 32, 2, 1), **_FEW}),
+    "qwen35moe": ("qwen35moe-micro", {"ssm": Ssm(4, 64, 32, 2, 1), **_FEW}),
+    "granitehybrid": ("granitehybrid-micro", {"ssm": Ssm(4, 128, 8, 2), **_FEW}),
     "bert": ("bert-micro", {"n_vocab": 1100}),
     "t5": ("t5-micro", {}),
 }

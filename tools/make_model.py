@@ -72,9 +72,12 @@ _SUM_MEAN, _SUM_STD = 510, 147.8
 # What a layer adds to what goes through it comes out of these.
 _ADDING = (
     "attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ssm_out.weight",
-    "shortconv.out_proj.weight",
+    "ffn_down_shexp.weight", "shortconv.out_proj.weight", "attn_output.bias", "ffn_down_exps.bias",
 )  # fmt: skip
-_HYBRIDS = ("lfm2", "qwen35", "nemotron_h")  # of which all that a layer adds is listed there
+# Families beside plain decoders of which all that a layer adds is listed there.
+_CHAINS = (
+    "lfm2", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "gpt-oss", "nemotron_h",
+)  # fmt: skip
 
 
 class UserError(Exception):
@@ -371,7 +374,7 @@ def run(args: argparse.Namespace) -> None:
     if args.chain_wrong and (args.chain_wrong < 2 or not args.chain):
         raise UserError("--chain-wrong goes with --chain, and is 2 at least")
     if args.chain:
-        unknown = gguf_families.is_one(shape) and shape.arch not in _HYBRIDS
+        unknown = gguf_families.is_one(shape) and shape.arch not in _CHAINS
         if unknown or shape.arch.startswith("gemma"):
             raise UserError(f"--chain: no chain is known for {shape.arch}, of {shape.name}")
         shape = dataclasses.replace(shape, tied=False)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.engine_driver import DrivenEngine
@@ -15,6 +16,7 @@ from tests.support.shifted_rows import SIZE, Row
 from tests.support.small_models import ROOT, write_header
 from umaserve.assets import demo_model_path
 from umaserve.llama.adapters import Adapters
+from umaserve.models.adapter import adapter_bytes
 from umaserve.wire import messages as m
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -69,7 +71,15 @@ def follows(adapters: tuple[m.Adapter, ...], oracle: Oracle) -> Follows:
 
 
 def test_ready_tells_of_them(engine: DrivenEngine, adapters: tuple[m.Adapter, ...]) -> None:
-    assert engine.ready.adapters == adapters
+    sizes = [adapter_bytes([each.path]) for each in adapters]
+    assert all(sizes)
+    assert engine.ready.adapters == tuple(
+        msgspec.structs.replace(each, n_bytes=size)
+        for each, size in zip(adapters, sizes, strict=True)
+    )
+    assert engine.ready.memory_bytes == (
+        engine.ready.model_bytes + sum(sizes) + engine.ready.kv_bytes
+    )
 
 
 def test_scales_say_what_a_request_gets(engine: DrivenEngine, plain: DrivenEngine) -> None:

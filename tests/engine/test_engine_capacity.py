@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from tests.support.small_models import ROOT
 from umaserve.assets import demo_model_path
 from umaserve.config import Config
+from umaserve.engine.model import capacity
 from umaserve.engine.model.capacity import (
     Fit,
     after_refusal,
@@ -21,12 +25,20 @@ from umaserve.engine.model.capacity import (
 )
 from umaserve.engine.model.contexts import sizes_of
 from umaserve.llama.memory import state_bytes_per_sequence
+from umaserve.model_settings import AdapterSettings
+from umaserve.models.adapter import adapter_bytes
+from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFInfo
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS, ModelFile
 from umaserve.server.engines.model_start import memory_of
 from umaserve.wire import messages as m
 
+sys.path.insert(0, str(ROOT / "tools"))
+
+from make_lora import write_lora  # noqa: E402
+
 GIB = 1 << 30
+TOLD = [each.name for each in msgspec.structs.fields(m.Ready) if each.required]
 CPU = {"type": "cpu", "memory_free": 8 * GIB, "memory_total": 8 * GIB}
 
 
@@ -61,6 +73,32 @@ def test_a_projector_takes_memory_too(tmp_path: Path) -> None:
     assert cells(3 * GIB, mmproj=str(tmp_path / "none.gguf")) == cells(3 * GIB)
     config, model = Config(mmproj=str(projector)), ModelFile("m", 500 << 20)
     assert memory_of(model, config) == memory_of(model, Config(mmproj="off")) + GIB
+
+
+def test_adapters_take_memory_too(tmp_path: Path) -> None:
+    path = str(demo_model_path())
+    wide = write_lora(demo_model_path(), tmp_path / "wide.gguf", rank=200)
+    size = adapter_bytes([str(wide)])
+    matrices = [each for each in check_gguf(wide).tensors if "lora" in each.name]
+    assert size == sum(4 * int(np.prod(each.shape)) for each in matrices) > 0
+    adapters = (m.Adapter("wide", str(wide)),)
+    assert cells(3 * GIB + size, adapters=adapters) == cells(3 * GIB)
+    assert cells(8 * GIB, gpu(2 * GIB + size), adapters=adapters) == cells(8 * GIB, gpu(2 * GIB))
+    assert adapter_bytes([str(tmp_path / "none.gguf"), path]) == 0
+    lora, model = (AdapterSettings("wide", str(wide)),), ModelFile("m", 500 << 20)
+    assert memory_of(model, Config(lora=lora)) == memory_of(model, Config()) + size
+    ready = m.Ready(**(dict.fromkeys(TOLD, "") | {"model_bytes": 10, "kv_bytes": 5}), adapters=(
+        m.Adapter("a", "a", n_bytes=3), m.Adapter("b", "b", n_bytes=4)))  # fmt: skip
+    assert ready.memory_bytes == 22
+
+
+def test_a_refusal_says_what_adapters_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(demo_model_path())
+    told = m.Start(path, n_slots=2, n_ctx=512, n_seq=2, adapters=(m.Adapter("x", "x"),))
+    monkeypatch.setattr(capacity, "adapter_bytes", lambda paths: (1 << 50) * len([*paths]))
+    text = why_no_memory(told)
+    assert "512 KV cells, 1048576.0 for the adapters), and this" in text
+    assert "; leave --lora away, take a smaller model" in text
 
 
 def test_a_small_machine_keeps_more_than_half_of_what_is_left() -> None:
@@ -146,13 +184,13 @@ def test_a_refusal_says_what_a_draft_model_takes_of_the_memory() -> None:
     assert "for the draft model small.gguf" in text and "--draft-model" not in text
 
 
-def qwen35(architecture: str = "qwen35") -> GGUFInfo:
+def qwen35(architecture: str = "qwen35", **more: int) -> GGUFInfo:
     """The shape of a Qwen 3.5 4B: 32 layers, one in four attends, 2 MiB of state in the others."""
     keys = {
         "block_count": 32, "embedding_length": 2560, "attention.head_count": 16,
         "attention.head_count_kv": 4, "attention.key_length": 256, "attention.value_length": 256,
         "full_attention_interval": 4, "ssm.inner_size": 4096, "ssm.state_size": 128,
-        "ssm.conv_kernel": 4, "ssm.group_count": 16,
+        "ssm.conv_kernel": 4, "ssm.group_count": 16, **more,
     }  # fmt: skip
     metadata: dict[str, object] = {f"{architecture}.{key}": n for key, n in keys.items()}
     return GGUFInfo(Path("m"), 3, architecture, 0, metadata, {}, 4 * GIB, 4 * GIB, 0)
@@ -163,6 +201,8 @@ STATE = 24 * 4 * (4096 * 128 + 3 * (4096 + 2 * 16 * 128))  # bytes
 
 def test_states_count_where_layers_are_recurrent() -> None:
     assert state_bytes_per_sequence(qwen35()) == STATE
+    with_drafts = qwen35(block_count=33, nextn_predict_layers=1)
+    assert state_bytes_per_sequence(with_drafts) == STATE, "a draft layer attends"
 
 
 @pytest.mark.parametrize(

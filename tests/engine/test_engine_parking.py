@@ -10,6 +10,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.made_models import written
 from tests.support.oracle import Oracle
+from tests.support.patches.engine_faults import given_up_together
 from tests.support.patches.engine_spies import kept_domains
 from tests.support.waiting import until
 from umaserve.wire import messages as m
@@ -154,4 +155,22 @@ def test_memory_that_cannot_be_cut_parks_too(start, tmp_path, shape):
             engine.release(serial)
         assert header.preemptions == before[1] + 1
         assert header.prefill_tokens - before[0] <= 2 * 201 + 2 + FEW
+    oracle.close()
+
+
+def test_nothing_is_left_of_a_state_that_a_tick_given_up_may_have_moved(start, tmp_path):
+    """libllama moves the states of other rows while it computes those of a tick."""
+    model = str(written("jamba-micro", tmp_path / "model.gguf", "--quant", "f16"))
+    said, oracle = tmp_path / "said", Oracle(2048, model)
+    patch = functools.partial(given_up_together, path=str(said))
+    engine = start(model=model, n_seq=3, patch=patch)
+    prompts = [[300 + (7 * i + n) % 900 for i in range(60)] for n in range(3)]
+    serials = [
+        engine.submit(tokens=prompt, n_prompt=60, max_tokens=60, sampling=ENDLESS)
+        for prompt in prompts
+    ]
+    for serial, prompt in zip(serials, prompts, strict=True):
+        engine.wait(serial)
+        assert oracle.greedy_gaps(prompt, engine.generated(serial)).max() < 0.5
+    assert said.read_text().split() == ["[0]"]
     oracle.close()

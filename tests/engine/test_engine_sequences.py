@@ -76,7 +76,7 @@ def test_no_sequence_is_lost_and_none_has_two_owners(more, plain, events):
                 seq = held[n % len(held)]
                 known = cells.tokens[seq]
                 at = known if not plain else 1 + n % known
-                assert sequences.go_on(seq, at)
+                assert sequences.go_on(seq, at, at - 1)
                 assert cells.tokens[seq] == at
                 rows.append(seq)
             elif what == "l" and held:
@@ -92,7 +92,7 @@ def test_a_held_sequence_that_is_not_what_was_said_is_free(monkeypatch):
     cells.tokens[seq] = 200
     sequences.give_back(seq, ended=Ended("a", 0, np.zeros(200, np.int32), 200, 0.0))
     cells.tokens[seq] = 100
-    assert not sequences.go_on(seq, 150)
+    assert not sequences.go_on(seq, 150, 149)
     sequences.check(dict(enumerate(cells.tokens)), set())
 
 

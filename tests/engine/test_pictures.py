@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from tests.support.ports import free_port
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
 from umaserve.assets import demo_model_path
+from umaserve.gateway.translate.pictures import MARKER
 from umaserve.models.gguf import check_gguf
 
 FIRST, SECOND = png(64, 48, 3), png(48, 64, 11)
@@ -193,6 +194,42 @@ def test_all_dialects_show_the_same_picture(daemon: DaemonProcess) -> None:
         assert client.answer("eos")["text"] == wanted
 
 
+def raw(daemon: DaemonProcess, text: str, *pictures: bytes, **more: Any) -> dict[str, Any]:
+    """Ask for what follows a prompt with llama-server's markers."""
+    return completed(port_of(daemon), text, pictures, **more)
+
+
+def completed(port: int, text: str, pictures: Sequence[bytes], **more: Any) -> dict[str, Any]:
+    data = [base64.b64encode(each).decode() for each in pictures]
+    prompt = {"prompt_string": text, "multimodal_data": data}
+    body = {"prompt": prompt, "n_predict": 12, "temperature": 0, **more}
+    reply = post(port, "/completion", body)
+    assert reply.status == 200, reply.body
+    return dict(reply.json)
+
+
+def test_a_prompt_without_a_template_has_pictures_too(daemon: DaemonProcess) -> None:
+    """The prompt of a conversation, sent as text with a marker, has the same greedy answer."""
+    wanted = asked(daemon, [said("What is it?", picture(FIRST))])
+    marked = [said(f"What is it?{MARKER}")]
+    text = post(port_of(daemon), "/apply-template", {"messages": marked}).json["prompt"]
+    answer = raw(daemon, text, FIRST)
+    assert answer["content"] == text_of(wanted) != raw(daemon, text, SECOND)["content"]
+    assert answer["tokens_evaluated"] == wanted["usage"]["prompt_tokens"]
+    assert answer["prompt"] == text and "uma_unread" not in answer
+    props = json.loads(ask(daemon, "/props").body)
+    assert props["media_marker"] == MARKER
+    body = {"prompt": "What is it?", "raw": True, "images": [base64.b64encode(FIRST).decode()],
+            "options": {"num_predict": 12, "temperature": 0}, "stream": False}  # fmt: skip
+    told = post(port_of(daemon), "/api/generate", {"model": "", **body}).json
+    assert told["response"] == raw(daemon, f"{MARKER}What is it?", FIRST)["content"]
+    two = raw(daemon, f"{MARKER} and {MARKER}.", FIRST, b"no picture")
+    assert two["uma_unread"] == ["image"] and two["content"]
+    refused = {"prompt": {"prompt_string": MARKER, "multimodal_data": ["bm8="]}}
+    reply = post(port_of(daemon), "/completion", refused, **{"X-UMA-Images": "refuse"})
+    assert reply.status == 400 and b"picture" in reply.body
+
+
 def test_several_pictures_beside_a_chat(several: DaemonProcess) -> None:
     """Streams with pictures at once, and one without: all get what they get alone.
 
@@ -255,6 +292,9 @@ def test_a_picture_from_the_command_line(daemon: DaemonProcess, tmp_path: Path) 
     done = run_cli(daemon, "generate", *options, "--image", str(tmp_path / "a.png"))
     wanted = text_of(asked(daemon, [said(picture(FIRST), "What is it?")]))
     assert done.returncode == 0 and done.stdout.strip() == wanted.strip()
+    done = run_cli(daemon, "generate", *options, "--raw", "--image", str(tmp_path / "a.png"))
+    told = raw(daemon, f"{MARKER}What is it?", FIRST)["content"]
+    assert done.returncode == 0 and done.stdout.strip() == told.strip()
     assert run_cli(daemon, "generate", *options, "--image", str(tmp_path / "b")).returncode == 2
     lines = f"/image {tmp_path / 'a.png'}\nWhat is it?\n"
     done = run_cli(daemon, "chat", "--temp", "0", "--max-tokens", "12", given=lines)
@@ -291,13 +331,15 @@ def test_a_request_that_gives_way_goes_on_with_its_picture(plain: DaemonProcess)
         assert client.finish("b")[0].text[:200] == alone[:200]
 
 
-def test_a_request_goes_on_in_the_next_engine(plain: DaemonProcess) -> None:
+@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "prompt"])
+def test_a_request_goes_on_in_the_next_engine(plain: DaemonProcess, is_chat: bool) -> None:
     parts = [data_part(SECOND), {"type": "text", "text": "Say much of it."}]
     messages = [{"role": "user", "content": parts}]
     fields: dict[str, Any] = {"max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    prompt, more = (None, {"messages": messages}) if is_chat else (parts, {})
     with plain.client() as client:
-        alone = client.generate(None, messages=messages, **fields).text
-        client.ask("b", None, messages=messages, **fields)
+        alone = client.generate(prompt, **fields, **more).text
+        client.ask("b", prompt, **fields, **more)
         client.wait_tokens("b", 1)
         os.kill(plain.engine_pid(), signal.SIGKILL)
         assert client.finish("b")[0].text == alone
@@ -326,15 +368,19 @@ def test_the_answers_are_those_of_llama_server(tmp_path: Path, shape: str, kind:
     shown.append([said("Compare", picture(FIRST), "with", picture(photo), "and say more.")])
     answer = {"role": "assistant", "content": "It is one."}
     shown.append([*shown[0], answer, said("And this?", picture(SECOND))])
+    prompts = [(f"Look: {MARKER}What is it?", [FIRST]), (f"{MARKER}, {MARKER}.", [SECOND, photo])]
     with real(tmp_path, model=model, http="127.0.0.1:0", n_ubatch=100) as daemon:
         ours = [text_of(asked(daemon, each, max_tokens=24)) for each in shown]
+        ours += [raw(daemon, text, *given, n_predict=24)["content"] for text, given in prompts]
     port = free_port()
     command = [
         build.bin_dir / "llama-server", "-m", model, "--mmproj",
         str(Path(model).parent / "mmproj-f32.gguf"), "--port", str(port), "-c", "2048", "-t", "1",
         "-np", "1", "-ub", "100", "--no-warmup",
     ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    marked = os.environ | {"LLAMA_MEDIA_MARKER": MARKER}
+    with subprocess.Popen(command, env=marked, **quiet) as server:
         try:
             until_s = time.monotonic() + 60
             while not _is_up(port) and time.monotonic() < until_s:
@@ -343,6 +389,8 @@ def test_the_answers_are_those_of_llama_server(tmp_path: Path, shape: str, kind:
             for messages in shown:
                 body = {"messages": messages, "max_tokens": 24, "temperature": 0}
                 theirs.append(text_of(dict(post(port, "/v1/chat/completions", body).json)))
+            for text, given in prompts:
+                theirs.append(completed(port, text, given, n_predict=24)["content"])
         finally:
             server.kill()
     assert ours == theirs

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -110,6 +113,28 @@ def test_llama_server_says_the_same(daemon: DaemonProcess, path: str) -> None:
         assert texts(port_of(daemon)) == texts(server.port)
         ours, theirs = (get(port, "/lora-adapters") for port in (port_of(daemon), server.port))
     assert [{k: v for k, v in each.items() if k != "name"} for each in ours] == theirs
+
+
+def test_what_began_with_another_file_of_an_adapter_ends(tmp_path: Path) -> None:
+    """The next engine loads the file that is there; what does not use the adapter goes on."""
+    first, second = (
+        write_lora(demo_model_path(), tmp_path / f"{seed}.gguf", seed=seed) for seed in (1, 2)
+    )
+    fields: dict[str, Any] = {"max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    off: dict[str, Any] = {"lora": [{"id": 0, "scale": 0.0}], **fields}
+    with real(tmp_path, lora=f"noise={first}") as daemon, daemon.client() as client:
+        alone = client.generate(PROMPT, **off).text
+        client.ask("changed", PROMPT, **fields)
+        client.ask("off", PROMPT, **off)
+        client.wait_tokens("changed", 2)
+        client.wait_tokens("off", 2)
+        shutil.copy(second, first)
+        os.kill(daemon.engine_pid(), signal.SIGKILL)
+        changed = client.finish("changed")[0]
+        assert changed.error is not None and changed.error["code"] == "E_RUNTIME_002"
+        assert "adapter noise is not the file" in changed.error["message"]
+        assert client.finish("off")[0].text == alone
+        assert client.generate(PROMPT, max_tokens=2).error is None
 
 
 def test_other_models_have_none_of_the_default_one(path: str, tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ SHOT = base64.b64encode(PNG).decode()
 URL = f"data:image/png;base64,{SHOT}"
 OF_ANTHROPIC = {"type": "image", "source": {
     "type": "base64", "media_type": "image/png", "data": SHOT}}  # fmt: skip
+PROMPT = {"prompt": {"prompt_string": "See <__media__>.", "multimodal_data": [SHOT]}}
 PICTURES = {
     "chat": openai(said("user", {"type": "image_url", "image_url": {"url": URL}})),
     "items": items({"type": "message", "role": "user", "content": [
@@ -171,8 +172,9 @@ PICTURES = {
     "ollama": ollama({"role": "user", "content": "Look:", "images": [SHOT]}),
     "generate": ("/api/generate", {"prompt": "x", "images": [SHOT]}),
     "raw": ("/api/generate", {"prompt": "x", "raw": True, "images": [SHOT]}),
-    "completion": ("/completion", {"prompt": {
-        "prompt_string": "See <__media__>.", "multimodal_data": [SHOT]}}),
+    "completion": ("/completion", PROMPT),
+    "completions": ("/v1/completions", PROMPT),
+    "several": ("/completions", {"prompt": ["x", PROMPT["prompt"]]}),
 }  # fmt: skip
 
 
@@ -180,11 +182,10 @@ PICTURES = {
 def test_a_picture_can_be_refused_in_every_dialect(daemon: DaemonProcess, dialect: str) -> None:
     path, body = PICTURES[dialect]
     reply = post(port_of(daemon), path, {**body, "stream": False}, **{"X-UMA-Images": "refuse"})
-    assert reply.status == 400 and (b"text only" in reply.body or b"conversations" in reply.body)
+    assert reply.status == 400 and b"text only" in reply.body
     reply = post(port_of(daemon), path, {**body, "stream": False})
     assert reply.status == 200
-    if dialect not in ("raw", "completion"):
-        assert reply.headers["x-uma-unread"] == reply.json["uma_unread"][0]
+    assert reply.headers["x-uma-unread"] == reply.json["uma_unread"][0]
 
 
 @pytest.mark.parametrize("dialect", ["chat", "anthropic", "result", "ollama", "completion"])
@@ -195,10 +196,31 @@ def test_the_model_is_told_how_large_a_picture_was(daemon: DaemonProcess, dialec
     tokens = reply.json.get("usage", reply.json)
     assert tokens
     if path == "/completion":
-        assert "640×480" in reply.json["prompt"]
+        told = f"See {PICTURE.format('640×480 ', TEXT_ONLY)}."
+        assert reply.json["tokens_evaluated"] == len(told.encode())  # a byte is a token here
+        assert reply.json["prompt"] == body["prompt"]["prompt_string"]
     elif path == "/v1/chat/completions":
         told = post(port_of(daemon), "/apply-template", body).json["prompt"]
         assert PICTURE.format("640×480 ", TEXT_ONLY) in told and SHOT not in told
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ({"prompt_string": "x", "multimodal_data": [SHOT]}, b"for each <__media__>"),
+        ({"prompt_string": "<__media__>" * 2, "multimodal_data": [SHOT]}, b"prompt: 2, not 1"),
+        ({"prompt_string": "<__media__>", "multimodal_data": []}, b"prompt: 1, not 0"),
+        ({"prompt_string": "<__media__>", "multimodal_data": SHOT}, b"in base64"),
+        ({"prompt_string": ["x"], "multimodal_data": [SHOT]}, b"a string where"),
+    ],
+)
+def test_markers_and_pictures_have_to_agree(
+    daemon: DaemonProcess, prompt: dict[str, Any], words: bytes
+) -> None:
+    reply = post(port_of(daemon), "/completion", {"prompt": prompt})
+    assert reply.status == 400 and words in reply.body
+    refused = post(port_of(daemon), "/embedding", {"content": PROMPT["prompt"]})
+    assert refused.status == 400 and b"text alone" in refused.body
 
 
 def test_an_agent_goes_on_with_its_screenshots(daemon: DaemonProcess) -> None:

@@ -50,7 +50,7 @@ class Bench:
         self.card = Scorecard(Config(), self.meters, self.sessions, self.supervisor)  # type: ignore[arg-type]
 
     def _engine(self) -> Any:
-        ready = SimpleNamespace(model_name="m", backend="cpu", kv_bytes=1000, model_bytes=500)
+        ready = SimpleNamespace(model_name="m", backend="cpu", kv_bytes=1000, memory_bytes=1500)
         return SimpleNamespace(
             alive=True, pid=os.getpid(), table=self.table, ready=ready, requests={}, serving=True,
             replaced=False, service=0,

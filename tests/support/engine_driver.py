@@ -175,10 +175,10 @@ class DrivenEngine:
                 raise AssertionError(f"request {serial} did not finish within {timeout} s")
             # the timeout covers a change that was announced before we looked
             select.select([self._wake_read], [], [], min(left, 0.05))
-            try:
-                os.read(self._wake_read, 4096)
-            except BlockingIOError:
-                assert self.process.poll() is None, "the engine is gone"
+            woken = b""  # also where the engine has closed the pipe
+            with contextlib.suppress(BlockingIOError):
+                woken = os.read(self._wake_read, 4096)
+            assert woken or self.process.poll() is None, "the engine is gone"
 
     def ended(self, serial: int, timeout: float = 60) -> m.Rejected | None:
         """Wait until the request is DONE, or was refused: then its row is free."""

@@ -96,7 +96,7 @@ class RawClient:
     def send_body(self, body: bytes) -> None:
         self.socket.sendall(struct.pack("<I", len(body)) + body)
 
-    def ask(self, id: str, prompt: str | None, **fields: Any) -> None:
+    def ask(self, id: str, prompt: Any, **fields: Any) -> None:
         self.results[id] = Result()
         self.send(id=id, prompt=prompt, **fields)
 
@@ -156,7 +156,7 @@ class RawClient:
                     return event
             assert self.receive() is not None, "the daemon closed the connection"
 
-    def generate(self, prompt: str | None, id: str = "one", **fields: Any) -> Result:
+    def generate(self, prompt: Any, id: str = "one", **fields: Any) -> Result:
         self.ask(id, prompt, **fields)
         return self.finish(id)[0]
 

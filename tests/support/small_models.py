@@ -17,10 +17,12 @@ import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
 
-def write_model(path: Path, shape: str, *, pre: str | None = None, **changes: Any) -> str:
+def write_model(
+    path: Path, shape: str, *, pre: str | None = None, quant: str = "q8_0", **changes: Any
+) -> str:
     """The model of a shape's name, with ``changes`` of its fields; returns the path as text."""
     known = dataclasses.replace(gguf_shapes.SHAPES[shape], **changes)
-    make_model.write_model(known, "q8_0", path, 1, make_model.find_vocab(known, None), pre)
+    make_model.write_model(known, quant, path, 1, make_model.find_vocab(known, None), pre)
     return str(path)
 
 

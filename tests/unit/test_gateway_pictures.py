@@ -24,6 +24,15 @@ def test_the_newest_pictures_keep_their_data() -> None:
     assert messages[0]["content"][0] == part(8)  # the request's own stays as it was
 
 
+def test_pictures_of_a_prompt_are_held_to_the_same_limit() -> None:
+    prompt = [part(8), {"type": "text", "text": "x"}, part(4)]
+    message = {"prompt": prompt, "max_tokens": 1}
+    assert has_pictures(message) and not has_pictures({"prompt": "x"})
+    old, words, new = fitting(message, 8)["prompt"]
+    assert new == part(4) and words == prompt[1] and "data" not in old and "MiB" in old["why"]
+    assert prompt[0] == part(8)
+
+
 @pytest.mark.parametrize(
     "messages",
     [None, 7, "x", {}, [1], [None], [["x"]], [{"content": 3}], [{"content": [1, None, "x"]}],

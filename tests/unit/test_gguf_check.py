@@ -223,6 +223,11 @@ def of(architecture: str, **more: int) -> dict[str, object]:
             "2 heads of 16 values do not make the 64",
         ),
         (of("jamba", ssm__inner_size=64), "64 values wide, not twice 64"),
+        (of("granitehybrid", ssm__inner_size=64), "64 values wide, not twice 64"),
+        (
+            of("qwen35moe", ssm__inner_size=64, ssm__state_size=16, ssm__time_step_rank=2),
+            "64 values wide, not 2 heads of 16",
+        ),
         (
             of("x", attention__key_length=1 << 20),
             f"keep {4 << 20} values of a token in a layer, and its widest weight gives 64",

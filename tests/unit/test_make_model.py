@@ -135,8 +135,10 @@ def test_no_two_tokens_share_an_embedding() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", ["micro-151k", "moe-micro", "lfm2-micro", "qwen35-micro", "nemotron-h-micro"]
-)
+    "shape",
+    ["micro-151k", "moe-micro", "lfm2-micro", "qwen35-micro", "qwen35moe-micro", "qwen3next-micro",
+     "granitehybrid-micro", "gpt-oss-micro", "nemotron-h-micro"],
+)  # fmt: skip
 def test_in_a_chain_the_next_token_has_the_next_id(
     shape: str, library: llama.Library, tmp_path: Path
 ) -> None:

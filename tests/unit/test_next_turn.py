@@ -132,6 +132,13 @@ def prompt(size: int, *behind: int) -> np.ndarray:
     return tokens
 
 
+def seen(size: int, start: int, end: int) -> np.ndarray:
+    """A prompt with a message that ends at 100, and a picture at tokens [start, end)."""
+    tokens = prompt(size, 100)
+    tokens[start:end] = -9
+    return tokens
+
+
 @pytest.mark.parametrize(
     ("tokens", "known", "expected"),
     [
@@ -145,6 +152,9 @@ def prompt(size: int, *behind: int) -> np.ndarray:
         (prompt(500, 100, 495), 101 - APART, [495]),
         (prompt(500, 100, 495), 100 - APART, [100, 495]),
         (prompt(500, 100, 495), 501 - LEAST_NEW, []),
+        (seen(500, 300, 500 - NEAR - 1), 0, [100, 500 - NEAR]),
+        (seen(500, 300, 500 - NEAR), 0, [100]),  # a state right behind a picture
+        (seen(500, 300, 500 - NEAR + 1), 0, [100]),
         (prompt(LEAST_NEW - 1), 0, []),
         (prompt(0), 0, []),
     ],

@@ -48,6 +48,19 @@ def refused(**fields: Any) -> str:
     return caught.value.message
 
 
+def test_a_prompt_may_have_pictures_among_its_texts() -> None:
+    parts = [{"type": "text", "text": "See "}, {"type": "image", "data": "AA=="},
+             {"type": "text", "text": "."}, {"type": "image", "why": "it is far"}]  # fmt: skip
+    got = parse(Limits(max_picture_bytes=99), prompt=parts, messages=None)
+    assert got.prompt == "See .[picture left out: it is far]" and got.messages is None
+    assert [part.type for part in got.parts] == ["text", "image", "text", "text"]
+    assert got.chat.unread == ("image",)
+    got = parse(prompt=parts, messages=None)
+    words = "[picture left out: this model reads text only]"
+    assert got.prompt == f"See {words}.{words}" and not got.parts
+    assert got.chat.unread == ("image", "image")
+
+
 def test_messages_are_kept_as_openai_writes_them() -> None:
     assistant = {
         "role": "assistant", "content": None, "reasoning_content": "hm",

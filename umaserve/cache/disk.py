@@ -200,6 +200,14 @@ def remove(path: str) -> None:
             os.unlink(path)
 
 
+def remove_all(folder: Folder) -> None:
+    """Remove all entries that are whole; another engine may be writing the others."""
+    with contextlib.suppress(OSError):
+        for path in folder.names():
+            if path.endswith(SUFFIX):
+                remove(path)
+
+
 def _is_entry(path: Path) -> bool:
     """Whether this user's own regular file lies there, under a name that `write` makes."""
     if not _NAMES.fullmatch(path.name):

@@ -25,6 +25,7 @@ class Entry:
     worth: float = 0.0
     path: str = ""
     n_bytes: int = 0  # of the data in that file
+    comes: bool = False  # it is being read from there
     hits: int = 0  # prompts that began with it, or with a part of it
     # by the position where each begins, and its first token
     children: dict[tuple[int, int], Entry] = field(default_factory=dict)

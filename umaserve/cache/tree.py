@@ -136,8 +136,9 @@ class PrefixTree(Store):
         self._roots.pop(domain, None)
 
     def clear(self) -> None:
+        for domain in self.domains():
+            self.drop(domain)
         self._roots.clear()
-        self.bytes_held = self.count = 0
 
     def entries(self, domain: str | None = None) -> Iterator[Entry]:
         """All entries, or those of one domain; parents first."""

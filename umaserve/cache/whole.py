@@ -42,8 +42,8 @@ def checkpoints(tokens: np.ndarray, ends: np.ndarray, known: int) -> list[int]:
         last = int(behind[-1])
         wanted = {int(behind[0]), last if last >= size - GENERATION else size - NEAR}
     wanted |= _spread(behind, max(known, int(behind[0]) if behind.size else 0), size)
-    inside = (tokens[:-1] < 0) & (tokens[1:] < 0)  # of a picture
-    return [at for at in sorted(wanted) if known + APART <= at < size and not inside[at - 1]]
+    seen = tokens < 0  # of pictures: with M-RoPE all cells of a picture are at its first position
+    return [at for at in sorted(wanted) if known + APART <= at < size and not seen[at - 1]]
 
 
 def _spread(behind: np.ndarray, at: int, size: int) -> set[int]:

@@ -125,10 +125,10 @@ def _question(
     """
     system = [{"role": "system", "content": options.system}] if options.system else []
     model = model_once_loaded(client, options.model).get("model") or {}
+    content = [*pictures, {"type": "text", "text": prompt}] if pictures else prompt
     if options.raw or not (system or pictures or model.get("chat_template")):
         most = RAW_TOKENS if options.max_tokens is None else options.max_tokens
-        return {"prompt": prompt, "max_tokens": most}
-    content = [*pictures, {"type": "text", "text": prompt}] if pictures else prompt
+        return {"prompt": content, "max_tokens": most}
     messages = [*system, {"role": "user", "content": content}]
     return {"messages": messages, "max_tokens": options.max_tokens}
 
@@ -139,8 +139,6 @@ def generate(arguments: list[str], prog: str = "umaserve generate") -> int:
     options = parser.parse_args(arguments)
     if options.raw and options.system:
         parser.error("--system is for conversations, and --raw for a text that is completed")
-    if options.raw and options.image:
-        parser.error("--image is for conversations, and --raw for a text that is completed")
     if options.words and options.prompt is not None:
         parser.error(f"-p has the prompt already; what is {options.words[0]!r}?")
     prompt = _prompt(" ".join(options.words) if options.words else options.prompt)

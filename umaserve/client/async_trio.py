@@ -99,7 +99,7 @@ class TrioClient:
 
     def generate(
         self,
-        prompt: str | None = None,
+        prompt: str | list[dict[str, Any]] | None = None,
         *,
         messages: list[dict[str, Any]] | None = None,
         id: str | None = None,
@@ -111,7 +111,7 @@ class TrioClient:
 
     async def complete(
         self,
-        prompt: str | None = None,
+        prompt: str | list[dict[str, Any]] | None = None,
         *,
         messages: list[dict[str, Any]] | None = None,
         **options: Unpack[Options],

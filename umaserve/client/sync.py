@@ -70,7 +70,7 @@ class Client:
 
     def generate(
         self,
-        prompt: str | None = None,
+        prompt: str | list[dict[str, Any]] | None = None,
         *,
         messages: list[dict[str, Any]] | None = None,
         id: str | None = None,
@@ -90,7 +90,7 @@ class Client:
 
     def complete(
         self,
-        prompt: str | None = None,
+        prompt: str | list[dict[str, Any]] | None = None,
         *,
         messages: list[dict[str, Any]] | None = None,
         **options: Unpack[Options],

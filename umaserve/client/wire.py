@@ -135,7 +135,7 @@ def _eos(event: dict[str, Any]) -> Eos:
 
 def generate_message(
     id: str,
-    prompt: str | None,
+    prompt: str | list[dict[str, Any]] | None,
     messages: list[dict[str, Any]] | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:

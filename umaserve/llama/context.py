@@ -95,8 +95,10 @@ class Context:
         """
         return bool(self.library.lib.llama_memory_seq_rm(self.memory, seq, p0, p1))
 
-    def cut(self, seq: int, n_kept: int) -> bool:
+    def cut(self, seq: int, n_kept: int, last: int | None = None) -> bool:
         """Forget all but the first ``n_kept`` positions of a sequence, or else the whole of it.
+
+        ``last``: position of the last cell that stays, where that is not ``n_kept - 1``.
 
         False where the whole had to go. A recurrent state cannot go back. Where libllama keeps
         earlier ones (``n_rs_seq``), it says true even if the last batch wrote none, or was given
@@ -106,7 +108,8 @@ class Context:
         lib = self.library.lib
         window = int(lib.llama_model_n_swa(self.model.pointer))
         kept = not lib.llama_n_rs_seq(self.pointer)
-        kept = kept and self.seq_rm(seq, n_kept, -1) and self.seq_pos_max(seq) == n_kept - 1
+        last = n_kept - 1 if last is None else last
+        kept = kept and self.seq_rm(seq, n_kept, -1) and self.seq_pos_max(seq) == last
         if kept and window and n_kept:
             kept = int(lib.llama_memory_seq_pos_min(self.memory, seq)) <= max(n_kept - window, 0)
         if not kept:

@@ -16,6 +16,10 @@ GO_BACK = frozenset((
 """Architectures of which libllama keeps earlier states (``llm_arch_supports_rs_rollback``)."""
 
 
+_MLP_LAYERS = ("nemotron_h", "nemotron_h_moe")
+"""Architectures of which some layers are an MLP alone: they have neither cells nor a state."""
+
+
 @dataclass(frozen=True)
 class MemoryNeed:
     """Bytes: `weight_bytes` of the tensors, `kv_bytes` of the KV cells, `state_bytes` of what
@@ -59,9 +63,10 @@ def attention_shape(info: GGUFInfo) -> tuple[int, int]:
 
 
 def state_bytes_per_sequence(info: GGUFInfo) -> int:
-    """Bytes that recurrent layers keep of one sequence: all layers, but those with KV cells alone.
+    """Bytes that recurrent layers keep of one sequence (``n_embd_r`` and ``n_embd_s``, float32).
 
-    (``llama_hparams::n_embd_r`` and ``n_embd_s``, float32.)
+    Recurrent are all layers without KV cells, but for draft layers and MLPs.  Where all layers have
+    cells, all are recurrent too (Falcon-H1).
     """
     names = ("inner_size", "state_size", "conv_kernel", "group_count")
     inner, state, kernel, groups = (_number(info, f"ssm.{name}") for name in names)
@@ -70,9 +75,11 @@ def state_bytes_per_sequence(info: GGUFInfo) -> int:
     if head := _number(info, "kda.head_dim"):
         row = max(_per_layer(info, "attention.head_count", 1), default=0) * head
         row *= head + 3 * max(kernel - 1, 0)
-    layers = _number(info, "block_count")
-    attending = len(KvShape.of(info.architecture, info.metadata).rows)
-    return (layers - attending or layers) * row * 4
+    layers = _number(info, "block_count") - _number(info, "nextn_predict_layers")
+    others = len(KvShape.of(info.architecture, info.metadata).rows)
+    if info.architecture in _MLP_LAYERS:
+        others += sum(n > 0 for n in _per_layer(info, "feed_forward_length", layers))
+    return max(layers - others or layers, 0) * row * 4
 
 
 def _number(info: GGUFInfo, name: str) -> int:

@@ -25,10 +25,12 @@ _MOST_FILES = 1024
 class ModelIdentity(msgspec.Struct, frozen=True):
     """``files`` has device, inode, size, and times of change in ns of each file of the model;
     ``digest`` is of what they hold.  Where the first are equal nobody has written; where they
-    differ, equal digests mean the same model (a copy, or a file that was touched)."""
+    differ, equal digests mean the same model (a copy, or a file that was touched).  ``adapters``:
+    digests of the LoRA adapters that were loaded with it, by number."""
 
     files: tuple[tuple[int, ...], ...]
     digest: str
+    adapters: tuple[str, ...] = ()
 
 
 def model_files(path: str | os.PathLike[str]) -> list[Path]:

@@ -30,11 +30,14 @@ _MATRIX = re.compile(
 
 # Families by assertions of their graphs.  Alike: keys are as wide as values.  All rotated: all of a
 # key is rotated.  Filling: the heads together are as wide as the model.  Doubled: a recurrent layer
-# is twice as wide as the model.
-_ALIKE = frozenset({"llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt2", "jamba", "lfm2"})
-_ALL_ROTATED = frozenset({"qwen2", "qwen2moe", "qwen3", "qwen3moe"})
+# is twice as wide as the model.  Square: a head of a recurrent layer is as wide as its state.
+_ALIKE = frozenset({
+    "llama", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt2", "jamba", "lfm2", "gpt-oss",
+})  # fmt: skip
+_ALL_ROTATED = frozenset({"qwen2", "qwen2moe", "qwen3", "qwen3moe", "gpt-oss"})
 _FILLING = frozenset({"qwen2", "qwen2moe", "gpt2", "jamba", "lfm2"})
-_DOUBLED = frozenset({"jamba"})
+_DOUBLED = frozenset({"jamba", "granitehybrid"})
+_SQUARE = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 
 
 def why_no_shape(info: GGUFInfo) -> str:
@@ -143,6 +146,10 @@ def _heads(info: GGUFInfo) -> str:
     inner = _number(info, "ssm.inner_size")
     if architecture in _DOUBLED and inner is not None and width and inner != 2 * width:
         return f"its recurrent layers are {inner} values wide, not twice {width}"
+    state, n_heads = _number(info, "ssm.state_size"), _number(info, "ssm.time_step_rank")
+    told = architecture in _SQUARE and inner is not None
+    if told and state is not None and n_heads is not None and inner != state * n_heads:
+        return f"its recurrent layers are {inner} values wide, not {n_heads} heads of {state}"
     return ""
 
 

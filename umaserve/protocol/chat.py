@@ -26,6 +26,7 @@ from umaserve.protocol.tables.chat_fields import (
     CalledFunction,
     ChatMessage,
     ChatOptions,
+    ContentPart,
     NamedTool,
     Tool,
 )
@@ -70,7 +71,12 @@ def _check_content(message: ChatMessage, name: str) -> None:
     content = message.content
     if content is None and message.role not in ("assistant", "tool"):
         raise missing(name)
-    for i, part in enumerate(content if isinstance(content, list) else ()):
+    check_parts(content if isinstance(content, list) else (), name)
+
+
+def check_parts(parts: Sequence[ContentPart], name: str) -> None:
+    """Raise ``ProtocolError`` where a part of text has none."""
+    for i, part in enumerate(parts):
         if part.type == "text" and part.text is None:
             raise missing(f"{name}[{i}].text")
 

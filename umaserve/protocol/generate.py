@@ -16,12 +16,17 @@ from umaserve.protocol.errors import (
     Overflow,
     ProtocolError,
 )
-from umaserve.protocol.history import TEXT_ONLY
+from umaserve.protocol.history import TEXT_ONLY, readable_parts
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
 from umaserve.protocol.tables import fields, settings
-from umaserve.protocol.tables.chat_fields import PICTURES, ChatMessage, ChatOptions
+from umaserve.protocol.tables.chat_fields import (
+    MAX_CONTENT_PARTS,
+    PICTURES,
+    ChatMessage,
+    ChatOptions,
+)
 
 _NULL = b"null"
 _SAMPLING = tuple(field.name for field in settings.SAMPLING)
@@ -36,7 +41,8 @@ def generate(wire: Any, limits: PromptLimits) -> Generate:
     if wire.id is None:
         raise missing("id")
     tokens = _tokens(wire)
-    prompt, messages, options = (None, None, ChatOptions()) if tokens else _text(wire, limits)
+    form: dict[str, Any] = {} if tokens else _text(wire, limits)
+    options = form.get("chat", ChatOptions())
     binding = constraint(wire)
     if binding is not None:
         options = chat.bound(options, binding)
@@ -49,9 +55,8 @@ def generate(wire: Any, limits: PromptLimits) -> Generate:
         **{name: given[name] for name in _NAMED}
         | {
             "sampling": _sampling(wire, given),
-            "prompt": prompt,
             "tokens": tokens,
-            "messages": messages,
+            **form,
             "chat": options,
             "constraint": binding,
             "stop": _stop(wire),
@@ -97,6 +102,9 @@ def _tokens(wire: Any) -> list[int] | None:
         if is_asked and wire.messages is not None:
             text = f'"{name}" goes with "prompt" or "tokens", not "messages"'
             raise ProtocolError(E_PROTO_003, text)
+        if is_asked and isinstance(wire.prompt, list):
+            text = f'"{name}" goes with a text as "prompt", not with a list of texts and pictures'
+            raise ProtocolError(E_PROTO_003, text)
     for other in ("prompt", "messages"):
         if wire.tokens is not None and getattr(wire, other) is not None:
             text = f'"{other}" and "tokens" are both given; send one of them'
@@ -104,22 +112,41 @@ def _tokens(wire: Any) -> list[int] | None:
     return wire.tokens
 
 
-def _text(
-    wire: Any, limits: PromptLimits
-) -> tuple[str | None, tuple[ChatMessage, ...] | None, ChatOptions]:
+def _text(wire: Any, limits: PromptLimits) -> dict[str, Any]:
+    """The attributes of `Generate` that hold a prompt's text or a conversation."""
     if wire.prompt is not None and wire.messages is not None:
         raise ProtocolError(E_PROTO_003, '"prompt" and "messages" are both given; send one of them')
     if wire.messages is not None:
-        return None, *conversation(wire, limits)
+        messages, options = conversation(wire, limits)
+        return {"messages": messages, "chat": options}
     if wire.prompt is None:
         text = '"prompt" is missing (or "tokens", or "messages" for a chat)'
         raise ProtocolError(E_PROTO_003, text)
     if not wire.prompt:
-        raise wrong("prompt", fields.WORDS["generate"]["prompt"], "")
-    cap("prompt is", len(wire.prompt.encode()), limits)
+        raise wrong("prompt", fields.WORDS["generate"]["prompt"], wire.prompt)
+    is_text = isinstance(wire.prompt, str)
     for name in chat.given(wire):
-        raise ProtocolError(E_PROTO_003, f'"{name}" goes with "messages", not with "prompt"')
-    return wire.prompt, None, ChatOptions()
+        if is_text or name != "images":
+            raise ProtocolError(E_PROTO_003, f'"{name}" goes with "messages", not with "prompt"')
+    form = {"prompt": wire.prompt} if is_text else _parts(wire, limits)
+    cap("prompt is", len(form["prompt"].encode()), limits)
+    return form
+
+
+def _parts(wire: Any, limits: PromptLimits) -> dict[str, Any]:
+    """The attributes of `Generate` for a prompt of texts and pictures."""
+    sees = limits.max_picture_bytes > 0
+    chat.check_parts(wire.prompt, "prompt")
+    if len(wire.prompt) > MAX_CONTENT_PARTS:
+        raise wrong("prompt", f"a list of at most {MAX_CONTENT_PARTS} texts and pictures")
+    parts, unread = readable_parts(wire.prompt, sees)
+    options = ChatOptions(images=wire.images or "left_out", unread=unread)
+    refuse_unread(options, unread, "it has no data" if sees else TEXT_ONLY)
+    text = "".join(part.text or "" for part in parts)
+    has_pictures = any(part.type in PICTURES for part in parts)
+    if not (text or has_pictures):
+        raise wrong("prompt", fields.WORDS["generate"]["prompt"])
+    return {"prompt": text, "parts": parts if has_pictures else (), "chat": options}
 
 
 def conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from umaserve.picture_size import Size, size_of_base64
+from umaserve.protocol.messages import Generate
 from umaserve.protocol.tables.chat_fields import (
     PICTURES,
     ROLES,
@@ -60,6 +61,14 @@ def readable(
     return tuple(found), tuple(unread)
 
 
+def readable_parts(
+    parts: list[ContentPart], sees: bool = False
+) -> tuple[tuple[ContentPart, ...], tuple[str, ...]]:
+    """Return `readable` for the parts of a prompt that is no conversation."""
+    unread: list[str] = []
+    return tuple(_parts(_content(parts, unread, sees))), tuple(unread)
+
+
 def without_pictures(
     messages: Iterable[ChatMessage], why: str = TEXT_ONLY
 ) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
@@ -77,10 +86,16 @@ def with_pictures(
     def changed(message: ChatMessage) -> ChatMessage:
         if not isinstance(message.content, list):
             return message
-        parts = [put(part) if part.type in PICTURES else part for part in message.content]
-        return msgspec.structs.replace(message, content=parts)
+        return msgspec.structs.replace(message, content=parts_with(message.content, put))
 
     return tuple(changed(message) for message in messages)
+
+
+def parts_with(
+    parts: Iterable[ContentPart], put: Callable[[ContentPart], ContentPart]
+) -> list[ContentPart]:
+    """The parts with what ``put`` returns in place of each picture, in order."""
+    return [put(part) if part.type in PICTURES else part for part in parts]
 
 
 def marker_part(text: str) -> ContentPart:
@@ -88,10 +103,11 @@ def marker_part(text: str) -> ContentPart:
     return ContentPart("media_marker", text)
 
 
-def pictures_of(messages: Iterable[ChatMessage]) -> list[ContentPart]:
-    """The pictures that stayed, in order."""
-    contents = [message.content for message in messages if isinstance(message.content, list)]
-    return [part for content in contents for part in content if part.type in PICTURES]
+def pictures_of(message: Generate) -> list[ContentPart]:
+    """The pictures that stayed in a request's conversation or prompt, in order."""
+    contents = [each.content for each in message.messages or () if isinstance(each.content, list)]
+    parts = [part for content in contents for part in content] + list(message.parts)
+    return [part for part in parts if part.type in PICTURES]
 
 
 def left_out(part: ContentPart, why: str) -> ContentPart:

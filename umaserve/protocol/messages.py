@@ -7,18 +7,22 @@ from typing import Any
 import msgspec
 
 from umaserve.protocol.constraint import Constraint
-from umaserve.protocol.tables.chat_fields import ChatMessage, ChatOptions
+from umaserve.protocol.tables.chat_fields import ChatMessage, ChatOptions, ContentPart
 
 
 class Generate(msgspec.Struct, frozen=True):
-    """A request for text.  Exactly one of ``prompt``, ``tokens`` and ``messages`` is set."""
+    """A request for text.  Exactly one of ``prompt``, ``tokens`` and ``messages`` is set.
+
+    ``parts`` are the texts and pictures of a prompt with pictures, whose text is ``prompt``.
+    """
 
     id: str
     sampling: dict[str, Any]  # as `parse_message` says
     prompt: str | None = None
+    parts: tuple[ContentPart, ...] = ()
     tokens: list[int] | None = None
     messages: tuple[ChatMessage, ...] | None = None
-    chat: ChatOptions = ChatOptions()  # what goes with ``messages``
+    chat: ChatOptions = ChatOptions()  # what goes with ``messages``, and with ``parts``
     constraint: Constraint | None = None
     max_tokens: int | None = None  # None: what the limit and the context leave
     stop: tuple[str, ...] = ()

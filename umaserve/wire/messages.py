@@ -102,7 +102,8 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True):
 class Adapter(msgspec.Struct, frozen=True, omit_defaults=True):
     """A LoRA adapter of a model, and its ``scale`` where a request names none.
 
-    ``task_name`` and ``prompt_prefix`` are what its file says of itself.
+    ``task_name`` and ``prompt_prefix`` are what its file says of itself.  ``n_bytes``: memory that
+    it takes.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Adapter(msgspec.Struct, frozen=True, omit_defaults=True):
     scale: float = 1.0
     task_name: str = ""
     prompt_prefix: str = ""
+    n_bytes: int = 0
 
 
 # --- front -> engine -----------------------------------------------------------------------------
@@ -415,6 +417,11 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     def n_positions(self) -> int:
         """Positions that one session has at most."""
         return positions_of_one(self.n_ctx, self.n_ctx_train)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the weights, of the adapters and of the KV cache."""
+        return self.model_bytes + sum(each.n_bytes for each in self.adapters) + self.kv_bytes
 
     @property
     def role(self) -> str:

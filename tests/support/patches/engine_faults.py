@@ -249,6 +249,31 @@ def kept_without_end() -> None:
 
 
 @once_numba_may_load
+def given_up_behind_pictures() -> None:
+    """The first chunk behind each row's last picture seems to be given up for somebody else."""
+    from umaserve.engine.loop.engine import Engine
+
+    make_parts = Engine._make_parts
+
+    def watched(engine: Engine) -> None:
+        make_parts(engine)
+        pictures, table = engine.pictures, engine.table
+        decode = pictures._decode
+
+        def giving_up(slot: int, placed: Any) -> None:
+            decode(slot, placed)
+            is_behind = int(table.n_past[slot]) == pictures._placed[slot][-1].end
+            if is_behind and int(table.serial[slot]) not in given_up:
+                given_up.add(int(table.serial[slot]))
+                engine._aborted([slot])
+
+        pictures._decode = giving_up  # type: ignore[method-assign]
+
+    given_up: set[int] = set()
+    Engine._make_parts = watched  # type: ignore[method-assign]
+
+
+@once_numba_may_load
 def lost_cells() -> None:
     """A row's cells stay when its sequence is given back: what a check has to find."""
     from umaserve.engine.cells.sequences import Sequences
@@ -259,3 +284,25 @@ def lost_cells() -> None:
         give_back(self, seq, empty=True)
 
     Sequences.give_back = forgetful
+
+
+@once_numba_may_load
+def given_up_together(path: str) -> None:
+    """Once three rows run, a tick of two of them is given up; says what the third one has then."""
+    from umaserve.engine.loop.engine import Engine
+    from umaserve.wire import table as t
+
+    tick = Engine.tick
+    said: list[int] = []
+
+    def given_up(self: Any, most: int = 1) -> bool:
+        table = self.table
+        begun = np.flatnonzero((table.state == t.RUNNING) & (table.n_past > 0)).tolist()
+        if len(begun) == 3 and not said:
+            self._aborted(begun[:2])
+            said.append(int(table.n_past[begun[2]]))
+            say(path, *said)
+            self.seating.admit()
+        return tick(self, min(most, 4))
+
+    Engine.tick = given_up

@@ -121,8 +121,8 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
     go_on, let_go = Sequences.go_on, Sequences.let_go
 
-    def spied(self: Any, seq: int, n: int) -> bool:
-        done = go_on(self, seq, n)
+    def spied(self: Any, seq: int, n: int, last: int) -> bool:
+        done = go_on(self, seq, n, last)
         say(path, "on", n, done, len(self.next_turns))
         return done
 

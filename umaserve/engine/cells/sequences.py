@@ -74,8 +74,10 @@ class Sequences:
             self._context.seq_rm(seq)
         self._free.append(seq)
 
-    def go_on(self, seq: int, n: int) -> bool:
+    def go_on(self, seq: int, n: int, last: int) -> bool:
         """A row takes over a sequence that is held, with the first ``n`` tokens of it.
+
+        ``last``: position of the cell of token ``n - 1`` (`Pictures.last_position`).
 
         False where libllama has something else in it: then it is free.  Where memory cannot be cut,
         ``n`` has to be all tokens.
@@ -83,7 +85,7 @@ class Sequences:
         self.next_turns.came(seq)
         if self._is_plain:
             self._context.seq_rm(seq, n, -1)
-        if self._context.seq_pos_max(seq) != n - 1:
+        if self._context.seq_pos_max(seq) != last:
             self._empty(seq)
             return False
         self.rows += 1

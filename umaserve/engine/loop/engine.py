@@ -20,6 +20,7 @@ from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.drafting.opening import tell_of_failure
 from umaserve.engine.drafting.records import domain_number
+from umaserve.engine.model.abilities import keeps_state
 from umaserve.engine.model.cost_file import CostFile, identity
 from umaserve.engine.model.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Setup
@@ -352,13 +353,11 @@ class Engine:
         self.control.wake()
 
     def _cut(self, slot: int, n_kept: int) -> None:
-        """Leave a row its first cells, or none where this kind of memory cannot go back."""
-        table = self.table
-        if table.isolate[slot] == t.APART:
-            n_kept = self.apart.cut(n_kept)
-        elif not self.loaded.context.cut(int(table.seq[slot]), n_kept):
-            n_kept = 0
-        table.n_past[slot] = n_kept
+        """Leave a row its first tokens, or none where this kind of memory cannot go back."""
+        is_apart = self.table.isolate[slot] == t.APART
+        self.table.n_past[slot] = (
+            self.apart.cut(n_kept) if is_apart else self.pictures.keep(slot, n_kept)
+        )
 
     def _aborted(self, slots: list[int]) -> None:
         """A prompt chunk was given up: nothing of it counts."""
@@ -366,6 +365,8 @@ class Engine:
         for slot in slots:
             table.in_tick[slot] = 0
             self._cut(slot, int(table.n_past[slot]))
+        if len(slots) > 1 and keeps_state(self.loaded.library.lib, self.loaded.model.pointer):
+            self.seats.lose_states(slots)
         table.header.aborted_chunks += 1
         note_given_up(self.ticks.memory, time.monotonic_ns())
 

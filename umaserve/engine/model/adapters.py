@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from umaserve.models.adapter import adapter_bytes
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.identity import identify
@@ -45,6 +46,7 @@ def facts(start: m.Start, sets: AdapterSets) -> tuple[m.Adapter, ...]:
             each.name, each.path, each.scale,
             sets.text(number, "adapter.lora.task_name"),
             sets.text(number, "adapter.lora.prompt_prefix"),
+            adapter_bytes([each.path]),
         )
         for number, each in enumerate(start.adapters)
     )  # fmt: skip

@@ -90,7 +90,7 @@ def load(
         library=library,
         model=model,
         context=context,
-        identity=_identity(start.model_path, facts),
+        identity=_identity(start.model_path, facts, adapters.digests),
         n_vocab=model.n_vocab,
         n_ctx=sizes.n_ctx,
         n_positions=min(m.positions_of_one(sizes.n_ctx, model.n_ctx_train), start.positions),
@@ -189,7 +189,7 @@ def _file_facts(path: str) -> tuple[tuple[int, ...], ...]:
         return ()  # `check_gguf` says what is wrong
 
 
-def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
+def _identity(path: str, facts: tuple[Any, ...], adapters: tuple[str, ...]) -> ModelIdentity:
     """Identity of the loaded files; ``facts`` are theirs from before.  Raises `CannotLoad`."""
     try:
         found = identify(path)
@@ -197,7 +197,7 @@ def _identity(path: str, facts: tuple[tuple[int, ...], ...]) -> ModelIdentity:
         raise CannotLoad(f"{path} cannot be read: {error.strerror}") from error
     if found.files != facts:
         raise CannotLoad(f"{path} was changed while it was loaded; load it again")
-    return found
+    return ModelIdentity(found.files, found.digest, adapters)
 
 
 def _open_model(library: Library, start: m.Start, control: Control) -> Model:

@@ -12,6 +12,7 @@ from umaserve.llama.memory import (
     kv_bytes_per_cell,
     state_bytes_per_sequence,
 )
+from umaserve.models.adapter import adapter_bytes
 from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.models.projector import projector_bytes
@@ -82,8 +83,9 @@ def find_fits(
 
     ``devices`` as ``llama.devices`` has them, ``available`` bytes of main memory.  Memory of which
     the system does not say what is free (0) is left out.  ``also``: bytes of a draft model, which
-    lies where the layers are.
+    lies where the layers are, as adapters do.
     """
+    also += _adapter_bytes(start)
     n_ubatch = start.n_ubatch or DEFAULT_UBATCH
     layers, heads = attention_shape(info)
     kv = kv_bytes_per_cell(info, kv_kind(start))
@@ -142,6 +144,10 @@ def kv_kind(start: m.Start) -> KvKind:
     return KvKind(start.type_k, start.type_v, transposed)
 
 
+def _adapter_bytes(start: m.Start) -> int:
+    return adapter_bytes(each.path for each in start.adapters)
+
+
 def why_no_such_cells(start: m.Start, info: GGUFInfo) -> str:
     """Why the KV cells cannot be of the type asked for, before libllama loads anything."""
     return KvShape.of(info.architecture, info.metadata).why_not(kv_kind(start))
@@ -171,7 +177,8 @@ def why_no_memory(start: m.Start, also: int = 0) -> str:
     need = llama.memory_needed(start.model_path, n_ctx=cells, kind=kv_kind(start))
     states = start.n_seq * need.state_bytes
     alone = need.weight_bytes + need.kv_bytes + states
-    wanted = alone + also
+    adapters = _adapter_bytes(start)
+    wanted = alone + also + adapters
     if wanted <= total:
         return ""
     gib = 1 << 30
@@ -182,9 +189,11 @@ def why_no_memory(start: m.Start, also: int = 0) -> str:
         f", {need.kv_bytes / gib:.1f} for {cells} KV cells"
         + (f", {states / gib:.1f} for the states of {start.n_seq} sequences" if states else "")
         + (f", {also / gib:.1f} for the draft model {drafter}" if also else "")
+        + (f", {adapters / gib:.1f} for the adapters" if adapters else "")
         + f"), and this machine has {total / gib:.1f} GiB of memory; "
         # only where that is enough
-        + ("leave --draft-model away, " if alone <= total else "")
+        + ("leave --draft-model away, " if also and alone + adapters <= total else "")
+        + ("leave --lora away, " if adapters and alone + also <= total else "")
         + "take a smaller model or quantisation, "
         + f"or lower --n-ctx{' or --parallel' if states else ''}"
     )

@@ -57,9 +57,10 @@ class DiskTexts:
             return
         needed = [(part.entry, domain) for part in parts]
         needed += [(part.mark, MARK + domain) for part in parts if part.mark is not None]
-        self.shelf.fetch(
-            (entry, kept_as(entry, name)) for entry, name in needed if not entry.data.size
-        )
+        wanted = [each for each in needed if not each[0].data.size and not each[0].comes]
+        for entry, _ in wanted:
+            entry.comes = True
+        self.shelf.fetch((entry, kept_as(entry, name)) for entry, name in wanted)
 
     def take(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
@@ -70,16 +71,16 @@ class DiskTexts:
             if entry is not None:
                 entry.path, entry.n_bytes = kept.path, kept.n_bytes
         for entry, data in self.shelf.take_read():
+            entry.comes = False
             if data is not None:
                 self._store.fill(entry, data)
             else:
                 self._store.lose(entry)
 
     def clear(self) -> None:
-        """Remove the files of all entries."""
-        for domain in self._store.domains():
-            for entry in self._store.entries(domain):
-                disk.remove(entry.path)
+        """Remove all files, and what is on its way: nothing of it comes back."""
+        if self.shelf is not None:
+            self.shelf.forget()
 
 
 def _open_shelf(setup: Setup) -> Shelf | None:

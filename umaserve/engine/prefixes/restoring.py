@@ -96,14 +96,15 @@ class Restorer:
     def _restore_one(self, job: Restoring) -> None:
         """The next part of a row."""
         table, part = self._table, job.parts[0]
-        if not all(entry.data.size for entry in _needed(part)):  # a damaged file: it is computed
-            job.parts.clear()
+        if not all(entry.data.size for entry in _needed(part)):
+            job.parts.clear()  # a damaged file, or it was evicted again: it is computed
         elif self._restore(job.slot, part):
             table.n_past[job.slot] = part.end
             del job.parts[0]
         else:  # nobody knows what went wrong: the row begins with nothing
             table.n_past[job.slot] = 0
             job.parts.clear()
+        table.header.cells_used = cells_used(table)  # no tick may come while a file is read
         if not job.parts:
             self._jobs.remove(job)
             self._on_end(job.slot)
@@ -127,7 +128,7 @@ class Restorer:
 
 def _is_there(job: Restoring) -> bool:
     """Whether the next part of a row is in memory, or will not come."""
-    return all(entry.data.size or not entry.path for entry in _needed(job.parts[0]))
+    return not any(entry.comes for entry in _needed(job.parts[0]))
 
 
 def _needed(part: Part) -> list[Entry]:

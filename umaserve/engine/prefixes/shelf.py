@@ -9,6 +9,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Shelf:
         self._to_read: deque[tuple[Entry, disk.Kept]] = deque()
         self._to_write: deque[tuple[Entry, str, np.ndarray, np.ndarray]] = deque()
         self._pending = 0
+        self._forgotten = 0  # times that everything was
         self._closing = False
         self._found: deque[disk.Kept] = deque()
         self._read: deque[tuple[Entry, np.ndarray | None]] = deque()
@@ -64,8 +66,7 @@ class Shelf:
     def fetch(self, entries: Iterable[tuple[Entry, disk.Kept]]) -> None:
         """Read these, in this order, before anything is written; each with what its file holds."""
         with self._wanted:
-            under_way = [entry for entry, _ in self._to_read]
-            self._to_read += [each for each in entries if each[0] not in under_way]
+            self._to_read += entries
             self._wanted.notify()
 
     def take_found(self) -> list[disk.Kept]:
@@ -75,6 +76,18 @@ class Shelf:
     def take_read(self) -> list[tuple[Entry, np.ndarray | None]]:
         """Entries that were asked for, with their data; None: the file was damaged, or is gone."""
         return [self._read.popleft() for _ in range(len(self._read))]
+
+    def forget(self) -> None:
+        """Remove all files, and what is on its way to disk or from there.
+
+        A file that is being written goes once it is there: its thread sees that all was forgotten.
+        """
+        with self._wanted:
+            self._forgotten += 1
+            self._pending = 0
+            for each in (self._to_read, self._to_write, self._found, self._read):
+                each.clear()
+        disk.remove_all(self._folder)
 
     def close(self) -> None:
         """Write what waits, for some seconds at most."""
@@ -86,33 +99,48 @@ class Shelf:
 
     def _work(self) -> None:
         stand_back()
-        with contextlib.suppress(OSError):
-            disk.shrink(self._folder, self._most)
-            found = disk.scan(self._folder)
-            self._found += sorted(found, key=lambda kept: kept.p0)
-            self.bytes_read = disk_reads.by_thread()
-            self._notify()
+        self._scan()
         written = 0
         while True:
             with self._wanted:
                 while not (self._to_read or self._to_write or self._closing):
                     self._wanted.wait()
+                forgotten = self._forgotten
                 to_read = self._to_read.popleft() if self._to_read else None
                 to_write = self._to_write.popleft() if self._to_write and not to_read else None
+                if to_write is not None:
+                    self._pending -= to_write[3].size
             if to_read is not None:
-                self._read.append((to_read[0], disk.read(self._folder, to_read[1])))
-                self.bytes_read = disk_reads.by_thread()
-                self._notify()
+                data = disk.read(self._folder, to_read[1])
+                self._tell(forgotten, self._read, [(to_read[0], data)])
             elif to_write is not None:
-                self._pending -= to_write[3].size
-                self._write(*to_write)
+                self._write(forgotten, *to_write)
                 written += 1
                 if written % SHRINK_EVERY == 0:
                     disk.shrink(self._folder, self._most)
             else:
                 return
 
-    def _write(self, entry: Entry, domain: str, tokens: np.ndarray, data: np.ndarray) -> None:
+    def _scan(self) -> None:
+        """Find the entries of earlier daemons."""
+        forgotten = self._forgotten
+        with contextlib.suppress(OSError):
+            disk.shrink(self._folder, self._most)
+            found = sorted(disk.scan(self._folder), key=lambda kept: kept.p0)
+            self._tell(forgotten, self._found, found)
+
+    def _tell(self, forgotten: int, news: deque[Any], what: list[Any]) -> None:
+        """Let the loop have ``what`` was read, unless all was forgotten meanwhile."""
+        self.bytes_read = disk_reads.by_thread()
+        with self._wanted:
+            if forgotten == self._forgotten:
+                news += what
+        self._notify()
+
+    def _write(
+        self, forgotten: int, entry: Entry, domain: str, tokens: np.ndarray, data: np.ndarray
+    ) -> None:
+        """Write an entry, unless all is ``forgotten`` more often when its file is there."""
         if self.problem or entry.path:
             return
         try:
@@ -120,4 +148,8 @@ class Shelf:
         except OSError as error:
             self.problem = f"texts are not kept on disk: {self._folder.path}: {error.strerror}"
             return
-        entry.n_bytes, entry.path = data.size, path
+        with self._wanted:
+            if forgotten == self._forgotten:
+                entry.n_bytes, entry.path = data.size, path
+                return
+        disk.remove(path)

@@ -83,6 +83,19 @@ class Pictures:
         """Whether the row's prompt has pictures."""
         return slot in self._placed
 
+    def last_position(self, slot: int, n: int) -> int:
+        """Return the position of the last cell of a row's first ``n`` tokens.
+
+        With M-RoPE all cells of a picture are at its first position.
+        """
+        grids = (p for p in self._placed.get(slot, ()) if p.run.columns)
+        return next((p.start for p in grids if p.start < n <= p.end), n - 1)
+
+    def keep(self, slot: int, n: int) -> int:
+        """Cut a row's sequence behind its first ``n`` tokens; return how many stay, 0 or ``n``."""
+        seq, last = int(self._table.seq[slot]), self.last_position(slot, n)
+        return n if self._loaded.context.cut(seq, n, last) else 0
+
     @property
     def is_left(self) -> bool:
         """Whether a running row has a picture before it that is not decoded yet."""
@@ -122,12 +135,11 @@ class Pictures:
         return next((p for p in self._placed[slot] if p.start <= past < p.end), None)
 
     def _decode(self, slot: int, placed: Placed) -> None:
-        table, loaded = self._table, self._loaded
+        table = self._table
         past, run, seq = int(table.n_past[slot]), placed.run, int(table.seq[slot])
         if (run.non_causal or run.columns) and past > placed.start:
             # the prefix cache had a part of it
-            kept = placed.start if loaded.context.cut(seq, placed.start) else 0
-            table.n_past[slot] = kept
+            table.n_past[slot] = self.keep(slot, placed.start)
             return
         first = self._first(slot, past, seq) if run.columns else past - placed.start
         left = run.rows - first

@@ -133,7 +133,7 @@ class Seating:
         if not n:
             return False
         self._prefixes.store.use(self._prefixes.known(slot))
-        if not self._sequences.go_on(seq, n):
+        if not self._sequences.go_on(seq, n, self._pictures.last_position(slot, n)):
             return False
         table.seq[slot], table.n_past[slot] = seq, n
         self._prefixes.went_on(slot)

@@ -68,6 +68,24 @@ class Seats:
         table.header.preemptions += 1
         table.header.kv_evictions += 1
 
+    def lose_states(self, given_up: list[int]) -> None:
+        """Compute again what rows hold that had no part in a tick of several rows, ``given_up``.
+
+        libllama puts the states of a tick side by side, and moves others out of their way while it
+        computes.  Where it stops, a moved state is half what it was.
+        """
+        table, sequences = self._table, self.sequences
+        self.prefixes.late.clear()
+        while sequences.next_turns:
+            sequences.let_go(sequences.next_turns.oldest())
+        for slot in np.flatnonzero(table.seq >= 0).tolist():
+            if slot in given_up:
+                continue
+            if table.state[slot] == t.RUNNING:
+                self.park(slot, keep=False)
+            elif table.state[slot] == t.WAITING:
+                self.drop_sequence(slot)
+
     def evict(self) -> bool:
         """Free held cells, or send the newest session back to waiting until it has room again."""
         sequences = self.sequences

@@ -105,7 +105,7 @@ SHARED = ("tokenize", "detokenize", "render", "embed", "rerank")  # what the dae
 
 def with_model(message: dict[str, Any]) -> dict[str, Any]:
     """Return the message with the name of the model that the HTTP request asks for."""
-    if IMAGES.get() and "messages" in message:
+    if IMAGES.get() and ("messages" in message or isinstance(message.get("prompt"), list)):
         message = {**message, "images": IMAGES.get()}
     return {**message, "model": MODEL.get()} if MODEL.get() else message
 

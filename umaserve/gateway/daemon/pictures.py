@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from umaserve.picture_size import size_of_base64
 
-TOO_MANY = "the pictures of this conversation have more than {} MiB"
+TOO_MANY = "the pictures of this request have more than {} MiB"
+Parts = list[Any]
 
 
 def has_pictures(message: dict[str, Any]) -> bool:
-    """Whether a conversation has data of pictures."""
-    return next(_contents(message), None) is not None
+    """Whether a prompt or a conversation has data of pictures."""
+    contents = [message.get("prompt"), *map(_content_of, _messages_of(message))]
+    return any(_has_data(content) for content in contents)
 
 
 def fitting(message: dict[str, Any], most_bytes: int) -> dict[str, Any]:
@@ -20,28 +21,41 @@ def fitting(message: dict[str, Any], most_bytes: int) -> dict[str, Any]:
 
     The others keep their size alone.  0 bytes: no model reads pictures.
     """
-    left, messages = most_bytes, list(message["messages"])
-    for at, content in _contents(message):
-        parts = list(content)
+    left = most_bytes
+
+    def fit(parts: Parts) -> Parts:
+        nonlocal left
+        parts = list(parts)
         for i in range(len(parts) - 1, -1, -1):
             data = _data_of(parts[i])
             if data is not None:
                 left -= len(data)
                 if left < 0:
                     parts[i] = _without_data(parts[i], data, most_bytes)
-        messages[at] = {**messages[at], "content": parts}
-    return {**message, "messages": messages}
+        return parts
 
-
-def _contents(message: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
-    """Contents with data of pictures and the numbers of their messages, the newest first."""
-    messages = message.get("messages")
-    if not isinstance(messages, list):  # the daemon says what it is to be
-        return
+    changed, messages = dict(message), list(_messages_of(message))
     for at in range(len(messages) - 1, -1, -1):
-        content = messages[at].get("content") if isinstance(messages[at], dict) else None
-        if isinstance(content, list) and any(_data_of(part) is not None for part in content):
-            yield at, content
+        if _has_data(content := _content_of(messages[at])):
+            messages[at] = {**messages[at], "content": fit(content)}
+    if messages:
+        changed["messages"] = messages
+    if _has_data(message.get("prompt")):
+        changed["prompt"] = fit(message["prompt"])
+    return changed
+
+
+def _messages_of(message: dict[str, Any]) -> Parts:
+    messages = message.get("messages")
+    return messages if isinstance(messages, list) else []  # the daemon says what it is to be
+
+
+def _content_of(message: Any) -> Any:
+    return message.get("content") if isinstance(message, dict) else None
+
+
+def _has_data(content: Any) -> bool:
+    return isinstance(content, list) and any(_data_of(part) is not None for part in content)
 
 
 def _data_of(part: Any) -> str | None:

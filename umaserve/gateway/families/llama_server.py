@@ -26,7 +26,7 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
 from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.model import loaded_model, read_request
-from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
+from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
 from umaserve.gateway.translate.schemas import ASKED, PROGRESS, PROMPTS, SOCKET, TEXT
@@ -76,10 +76,7 @@ async def _complete(
         fields["logprobs"] = n_probs(body)
     list_of(body, "response_fields")
     link = link_of(request)
-    texts = [
-        each["prompt"] if "prompt" in each else await text_of_tokens(link, each["tokens"])
-        for each in prompts
-    ]
+    texts = [await text_of_prompt(link, each) for each in prompts]
     asked = Asked(body, fields, texts, choices, link.max_tokens or NO_LIMIT)
     if not asked.wants_text:  # the prompt is to be read and kept, for what comes next
         fields["max_tokens"] = 1

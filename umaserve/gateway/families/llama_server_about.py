@@ -35,6 +35,7 @@ from umaserve.gateway.translate.model import (
     note_of,
     serving_model,
 )
+from umaserve.gateway.translate.pictures import MARKER
 from umaserve.gateway.translate.prompts import (
     mixed_tokens,
     pieces_of,
@@ -125,6 +126,7 @@ async def props(request: Request) -> Response:
             "chat_template": model.get("template") or "",
             "chat_template_caps": _template_caps(model),
             **note_of(model),
+            "media_marker": MARKER,
             "bos_token": model.get("bos") or "",
             "eos_token": model.get("eos") or "",
             "modalities": {"vision": bool(model.get("vision")), "video": False, "audio": False},

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.translate.parts import unread_field
 from umaserve.gateway.translate.samplers import DEFAULTS, STEPS
 from umaserve.gateway.translate.timings import timings
 
@@ -92,6 +93,7 @@ class Asked:
             "stop_type": stop_type if self.wants_text else "limit",
             "stopping_word": end.stop or "",
             "timings": times if self.wants_text else {**times, "predicted_n": 0},
+            **unread_field(end),
         }
 
     def _is_full(self, end: Event, predicted: int) -> bool:

@@ -34,7 +34,7 @@ from umaserve.gateway.translate.messages import (
 )
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.parts import Answer, Pieces, answer_of, unread_field
-from umaserve.gateway.translate.pictures import in_words
+from umaserve.gateway.translate.pictures import text_part, with_data
 from umaserve.gateway.translate.rated import entry_of, token_of
 from umaserve.gateway.translate.sampling import OWN, most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
@@ -85,8 +85,8 @@ async def generate(request: Request) -> Response:
     elif flag_of(body, "raw") or not (
         system or (await loaded_model(request)).get("chat_template")
     ):
-        pictures = [in_words(each) for each in list_of(body, "images")]
-        message = {"prompt": "\n".join([*pictures, prompt])}
+        pictures = [with_data("image", each) for each in list_of(body, "images")]
+        message = {"prompt": [*pictures, text_part(prompt)] if pictures else prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
         asked = as_openai({"role": "user", "content": prompt, "images": body.get("images")})

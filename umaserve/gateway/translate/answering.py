@@ -87,8 +87,8 @@ def cache_header(events: Iterable[Event]) -> Headers:
         headers["x-uma-model"] = quote(told[0].model, safe=" /#:()[]+,$.-_")
     if told[0].lane:
         headers["x-uma-lane"] = f"{told[0].lane}; {told[0].lane_reason}"
-    if told[0].unread:
-        headers["x-uma-unread"] = quote(", ".join(told[0].unread), safe=" ,/_-.")[:MAX_OPEN_CHARS]
+    if unread := next((each.unread for each in told if each.unread), None):
+        headers["x-uma-unread"] = quote(", ".join(unread), safe=" ,/_-.")[:MAX_OPEN_CHARS]
     if told[0].open_parts:
         headers["x-uma-open"] = _open(told[0].open_parts)
     return headers

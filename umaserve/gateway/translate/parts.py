@@ -58,9 +58,10 @@ def answer_of(end: Event) -> Answer:
     return Answer(message.get("content") or "", reasoning, calls)
 
 
-def unread_field(event: Event) -> dict[str, Any]:
-    """The types of what of the conversation was not read; nothing where all was."""
-    return {"uma_unread": event.unread} if event.unread else {}
+def unread_field(*events: Event) -> dict[str, Any]:
+    """The types of what the first prompt with unread parts has of these; nothing without any."""
+    unread = next((event.unread for event in events if event.unread), None)
+    return {"uma_unread": unread} if unread else {}
 
 
 class Pieces:

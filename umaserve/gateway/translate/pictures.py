@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.gateway.daemon.link import IMAGES
-from umaserve.gateway.daemon.refusal import Refusal, wrong
-from umaserve.picture_size import Size, size_of_base64
-from umaserve.protocol.history import PICTURE
+from umaserve.gateway.daemon.refusal import wrong
 
 ADDRESS = "addresses are not fetched; send its data"
 MARKER = "<__media__>"  # of llama-server, for a picture in a prompt
-IN_PROMPT = "pictures are read in conversations alone"
 NOT_BASE64 = "its data is not in base64"
 Part = dict[str, Any]
 
@@ -41,25 +37,25 @@ def with_data(kind: str, given: Any) -> Part:
     return {"type": kind, "data": given}
 
 
-def without_pictures(prompt: Any, pictures: Any) -> Any:
-    """Return llama-server's ``prompt_string`` with sentences in place of its markers.
+def prompt_parts(prompt: Any, pictures: Any) -> list[Part]:
+    """Return llama-server's ``prompt_string`` in parts, with a picture for each marker.
 
     Raises ``Refusal`` where ``multimodal_data`` does not belong to it.
     """
-    if not pictures or not isinstance(prompt, str):
-        return prompt
+    if not isinstance(prompt, str):
+        raise wrong("prompt_string", "be a string where there is multimodal_data")
     if not isinstance(pictures, list) or not all(isinstance(each, str) for each in pictures):
         raise wrong("multimodal_data", "be a list of strings in base64")
-    if prompt.count(MARKER) != len(pictures):
-        raise wrong("multimodal_data", f"have an entry for each {MARKER} of the prompt")
-    for each in pictures:
-        prompt = prompt.replace(MARKER, in_words(each), 1)
-    return prompt
+    texts = prompt.split(MARKER)
+    if len(texts) != len(pictures) + 1:
+        raise wrong("multimodal_data", f"have an entry for each {MARKER} of the prompt: "
+                    f"{len(texts) - 1}, not {len(pictures)}")  # fmt: skip
+    parts = [text_part(texts[0])]
+    for each, text in zip(pictures, texts[1:], strict=True):
+        parts += [with_data("image", each), text_part(text)]
+    return [part for part in parts if part.get("text") != ""]
 
 
-def in_words(data: Any) -> str:
-    """The sentence for a picture, in base64, of a prompt.  Raises ``Refusal``."""
-    if IMAGES.get() == "refuse":
-        raise Refusal(400, "text_only", f"a picture: {IN_PROMPT}")
-    size: Size | None = size_of_base64(data) if isinstance(data, str) else None
-    return PICTURE.format(f"{size} " if size else "", IN_PROMPT)
+def text_part(text: str) -> Part:
+    """Return the part for a text."""
+    return {"type": "text", "text": text}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from umaserve.gateway.daemon.link import ROLE, Link
 from umaserve.gateway.daemon.refusal import wrong
-from umaserve.gateway.translate.pictures import without_pictures
+from umaserve.gateway.translate.pictures import MARKER, prompt_parts
 
 MAX_PROMPTS = 256
 PIECES_AT_ONCE = 4096
@@ -22,7 +22,7 @@ MUST_BE = (
 async def prompts_of(
     link: Link, body: dict[str, Any], name: str = "prompt", most: int = MAX_PROMPTS
 ) -> list[dict[str, Any]]:
-    """The socket's field for each prompt: a text, or token ids.  Raises ``Refusal``.
+    """The socket's field for each prompt: a text, its parts, or token ids.  Raises ``Refusal``.
 
     A list without ids is a list of prompts; any other list is a single prompt.
     """
@@ -40,7 +40,9 @@ async def prompts_of(
 
 async def _prompt(link: Link, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and "prompt_string" in value:
-        value = without_pictures(value["prompt_string"], value.get("multimodal_data"))
+        pictures, value = value.get("multimodal_data"), value["prompt_string"]
+        if pictures is not None:
+            return {"prompt": prompt_parts(value, pictures)}
     if isinstance(value, str):
         return {"prompt": value}
     if not isinstance(value, list) or not any(map(_is_id, value)):
@@ -105,6 +107,14 @@ async def pieces_of(link: Link, tokens: list[int]) -> AsyncIterator[list[bytes]]
         some = tokens[at : at + PIECES_AT_ONCE]
         answer = await link.ask({"type": "detokenize", "tokens": some, "with_pieces": True})
         yield [bytes(piece) for piece in answer["pieces"]]
+
+
+async def text_of_prompt(link: Link, prompt: dict[str, Any]) -> str:
+    """The text of one of `prompts_of`, with llama-server's marker for each picture."""
+    given = prompt.get("prompt")
+    if given is None:
+        return await text_of_tokens(link, prompt["tokens"])
+    return given if isinstance(given, str) else "".join(p.get("text", MARKER) for p in given)
 
 
 async def text_of_tokens(link: Link, tokens: list[int]) -> str:

@@ -37,7 +37,10 @@ NARROWER: dict[str, Schema] = {
         "minItems": 1,
     },
     "mirostat": {"enum": [0, 2]},
-    "prompt": {"type": "string", "minLength": 1},
+    "prompt": {"anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"$ref": REFERENCE.format(name="ContentPart")}, "minItems": 1},
+    ]},
     "seed": {"type": "integer", "minimum": MIN_SEED, "maximum": MAX_SEED},
     "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP}]},
     "thinking": {"anyOf": [FLAG, {"enum": [*EFFORTS]}]},
@@ -101,7 +104,9 @@ CHAT = {
 _ID: Schema = {"type": "integer", "minimum": 0}
 _PROMPT: list[Schema] = [
     TEXT,
-    {"type": "object", "properties": {"prompt_string": TEXT}, "required": ["prompt_string"]},
+    {"type": "object", "properties": {
+        "prompt_string": TEXT, "multimodal_data": {"type": "array", "items": TEXT},
+    }, "required": ["prompt_string"]},
     {"type": "array", "items": {"anyOf": [TEXT, _ID]}, "minItems": 1},
 ]
 PROMPTS: Schema = {

@@ -89,6 +89,8 @@ def _text(value: Any) -> Any:
 async def _inputs(link: Link, prompts: list[dict[str, Any]]) -> list[str | list[int]]:
     """Texts or their token ids; of an empty text the tokens that the model puts around it."""
     given = [prompt.get("prompt") or prompt.get("tokens") for prompt in prompts]
+    if any(isinstance(prompt.get("prompt"), list) for prompt in prompts):
+        raise wrong("multimodal_data", "be left out: vectors are of text alone")
     around = [] if all(given) else await tokens_of(link, "", add_special=True)
     found = [each or around for each in given]
     if not all(found):

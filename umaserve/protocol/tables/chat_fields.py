@@ -197,16 +197,20 @@ OPTIONS: tuple[Field, ...] = (
         "read the answer as a message without `tools` and `thinking` too, if the model can think",
     ),
 )
+_PART_WORDS = {
+    "[]": 'a {"type": "text", "text": ...} object',
+    "[].type": "a string",
+    "[].text": "a string",
+    "[].data": "a string, a picture's file in base64",
+    "[].size": "two whole numbers",
+    "[].why": f"a string of at most {MAX_WHY_CHARS} characters",
+}
 WORDS = {
+    **{f"{name}{of}": words for name in ("prompt", "messages[].content")
+       for of, words in _PART_WORDS.items()},
     "messages[]": 'a {"role", "content"} object',
     "messages[].role": "a string, such as " + ", ".join(f'"{role}"' for role in ROLES),
     "messages[].content": "a string or a list of parts",
-    "messages[].content[]": 'a {"type": "text", "text": ...} object',
-    "messages[].content[].type": "a string",
-    "messages[].content[].text": "a string",
-    "messages[].content[].data": "a string, a picture's file in base64",
-    "messages[].content[].size": "two whole numbers",
-    "messages[].content[].why": f"a string of at most {MAX_WHY_CHARS} characters",
     "messages[].reasoning_content": "a string",
     "messages[].tool_calls": f"a list of tool calls, at most {MAX_TOOL_CALLS} of all messages",
     "messages[].tool_calls[]": 'a {"id", "type", "function"} object',

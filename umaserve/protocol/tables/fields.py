@@ -48,7 +48,12 @@ _WORDS_TEXTS = f"a string, or a list of 1 to {MAX_INPUTS} strings"
 
 GENERATE_FIELDS: tuple[Field, ...] = (
     Field("id", Id, _ID_WORDS, note="names the request; unique among those in flight here"),
-    Field("prompt", str, "a string that is not empty", note="this, `tokens` or `messages`"),
+    Field(
+        "prompt",
+        str | list[chat_fields.ContentPart],
+        "a string that is not empty, or a list of texts and pictures",
+        note="this, `tokens` or `messages`",
+    ),
     Field(
         "tokens",
         Annotated[list[TokenId], msgspec.Meta(min_length=1)],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
+from umaserve.models.adapter import adapter_bytes
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.projector import projector_bytes, projector_of
 from umaserve.wire import messages as m
@@ -79,7 +80,8 @@ def kv_kind(config: Config) -> KvKind:
 def memory_of(file: memory.ModelFile, config: Config) -> int:
     """Bytes that serving a model takes, roughly."""
     eyes = projector_bytes(projector_of(config.mmproj, file.path))
-    return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config)) + eyes
+    adapters = adapter_bytes(each.path for each in config.lora)
+    return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config)) + eyes + adapters
 
 
 def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
@@ -109,7 +111,7 @@ def _bytes_of(engine: EngineHandle) -> int:
     ready = engine.ready
     if ready is None:
         return engine.need_bytes
-    return ready.model_bytes + ready.kv_bytes + memory.ENGINE_BYTES
+    return ready.memory_bytes + memory.ENGINE_BYTES
 
 
 def too_big(file: memory.ModelFile, config: Config) -> str:

@@ -43,7 +43,7 @@ def _of_model(
         "batch_calls": counters.ticks,
         "p95_ms": None if p95_ms is None else round(p95_ms, 4),
         "ttft_ms_p95": None if ttft_ms is None else round(ttft_ms, 4),
-        "memory_bytes": ready.model_bytes + ready.kv_bytes if ready is not None else 0,
+        "memory_bytes": ready.memory_bytes if ready is not None else 0,
         "kv_cells_used": header.cells_used if header is not None else None,
         "kv_cells_total": header.cells_total if header is not None else None,
     }

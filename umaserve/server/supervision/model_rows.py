@@ -99,7 +99,7 @@ def model_row(
         "role": service.role,
         "state": state_of(service),
         "stage": engine.progress.stage if engine is not None and ready is None else None,
-        "memory_bytes": ready.model_bytes + ready.kv_bytes if ready is not None else 0,
+        "memory_bytes": ready.memory_bytes if ready is not None else 0,
         "rss_gb": None if rss is None else round(rss / 1e9, 4),
         "p95_ms": None if p95 is None else round(p95, 3),
         "users": dict(users),

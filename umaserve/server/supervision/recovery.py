@@ -10,7 +10,10 @@ from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.life import Answer
 from umaserve.server.requests.request import Request
 from umaserve.server.requests.sessions import Sessions
+from umaserve.wire import messages as m
 from umaserve.wire import table as t
+
+CHANGED = "{} is not the file that was loaded when this request began; what ran cannot go on"
 
 
 def recover(sessions: Sessions, engine: EngineHandle, exit: EngineExit) -> None:
@@ -76,18 +79,33 @@ def known_identity(engine: EngineHandle) -> ModelIdentity | None:
 
 
 def end_those_of_another_model(sessions: Sessions, engine: EngineHandle) -> None:
-    """The engine is ready: what began with other weights than it has loaded cannot go on."""
+    """The engine is ready: end what began with other weights or adapters than it has loaded."""
     known, ready = engine.identity, engine.ready
     if known is None or ready is None or ready.identity is None:
         return
+    begun = [r for r in engine.backlog.values() if r.prompt_ids is not None]
     if known.digest == ready.identity.digest:
+        _end_those_of_other_adapters(sessions, begun, known, ready)
         return
     path = ready.model_path
-    begun = [r for r in engine.backlog.values() if r.prompt_ids is not None]
     sessions.log(
         "warn",
         f"{path} is not the file that was loaded before: {len(begun)} requests end, and new ones "
         f"get the model that is there now, {ready.model_name}",
     )
-    text = f"{path} is not the file that was loaded when this request began; what ran cannot go on"
-    sessions.ends.refuse(begun, E_RUNTIME_002, text)
+    sessions.ends.refuse(begun, E_RUNTIME_002, CHANGED.format(path))
+
+
+def _end_those_of_other_adapters(
+    sessions: Sessions, begun: list[Request], known: ModelIdentity, ready: m.Ready
+) -> None:
+    """End the requests that use an adapter whose file is another one now."""
+    assert ready.identity is not None
+    both = zip(ready.adapters, known.adapters, ready.identity.adapters, strict=False)
+    for number, (adapter, before, now) in enumerate(both):
+        if before != now:
+            users = [r for r in begun if dict(r.lora or {number: adapter.scale}).get(number)]
+            text = f"the adapter {adapter.path} is not the file that was loaded before"
+            sessions.log("warn", f"{text}: {len(users)} requests end, and new ones get this file")
+            sessions.ends.refuse(users, E_RUNTIME_002, CHANGED.format(f"adapter {adapter.name}"))
+            begun = [r for r in begun if r not in users]

@@ -32,7 +32,8 @@ from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.model import loaded_model, read_request
-from umaserve.gateway.translate.prompts import prompts_of, text_of_tokens
+from umaserve.gateway.translate.parts import unread_field
+from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
 from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
 from umaserve.gateway.translate.schemas import FLAG, PROMPTS, SOCKET, TEXT
@@ -72,6 +73,7 @@ async def completions(request: Request) -> Response:
             _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
         ],
         "usage": usage(ends, choices),
+        **unread_field(*ends),
         **metadata_field(ends[0].metadata),
         "timings": timings(ends[0]),
     }
@@ -84,7 +86,7 @@ async def _prompts(
     suffix = text_of(body, "suffix")
     if not suffix:
         return prompts
-    if len(prompts) != 1 or "prompt" not in prompts[0]:
+    if len(prompts) != 1 or not isinstance(prompts[0].get("prompt"), str):
         raise wrong("suffix", "come with one prompt of text")
     model, before = await loaded_model(request), prompts[0]["prompt"]
     return [{"tokens": await with_gap(link_of(request), model, before, suffix)}]
@@ -106,12 +108,7 @@ async def _echoed(
     """Return the text before each prompt's answer: the prompt with ``echo``, else empty."""
     if not flag_of(body, "echo"):
         return [""] * len(prompts)
-    return [
-        prompt["prompt"]
-        if "prompt" in prompt
-        else await text_of_tokens(link_of(request), prompt["tokens"])
-        for prompt in prompts
-    ]
+    return [await text_of_prompt(link_of(request), prompt) for prompt in prompts]
 
 
 def _choice(number: int, end: Event, echoed: str) -> dict[str, Any]:
@@ -186,8 +183,9 @@ class _TextChunks(Chunks):
         end: Event | None = None,
     ) -> bytes:
         told = self._timings(number, end)
-        if end is not None and end.metadata is not None:
-            told += b',"metadata":' + encode(end.metadata)
+        more = {} if end is None else unread_field(end) | metadata_field(end.metadata)
+        if more:
+            told += b"," + encode(more)[1:-1]
         return self._chunk(
             b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
             % (number, encode(text), logprobs, encode(reason), told)

@@ -1,4 +1,4 @@
-"""Pictures of a conversation on their way into its prompt.
+"""Pictures of a conversation, or among the parts of a prompt, on their way into the prompt.
 
 They are encoded first, so that a picture that cannot be read is a sentence when the template runs.
 For all others the template gets markers, as in llama-server.  What stands for a picture then takes
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ from umaserve.protocol.history import (
     ContentPart,
     left_out,
     marker_part,
+    parts_with,
     pictures_of,
     with_pictures,
 )
@@ -33,8 +35,8 @@ APART = 'a request with "deterministic" reads text only'
 
 
 def needs_look(request: Request) -> bool:
-    """Whether its conversation has pictures that were not encoded yet."""
-    return request.message.messages is not None and bool(pictures_of(request.message.messages))
+    """Whether it has pictures that were not encoded yet."""
+    return bool(pictures_of(request.message))
 
 
 def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
@@ -53,13 +55,15 @@ def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
 
 def data_of(request: Request) -> list[str]:
     """The files of its pictures, in base64."""
-    return [part.data or "" for part in pictures_of(request.message.messages or ())]
+    return [part.data or "" for part in pictures_of(request.message)]
 
 
 def take(request: Request, outcomes: Sequence[Outcome]) -> None:
-    """Put a marker or a sentence in place of each picture.  Raises ``ProtocolError``."""
+    """Put a marker or a sentence in place of each picture.  Raises ``ProtocolError``.
+
+    A prompt of parts is whole then, and has its pictures.
+    """
     message, left = request.message, list(outcomes)[::-1]
-    assert message.messages is not None
     name, unread = secrets.token_hex(8), list(message.chat.unread)
 
     def put(part: ContentPart) -> ContentPart:
@@ -72,12 +76,17 @@ def take(request: Request, outcomes: Sequence[Outcome]) -> None:
         request.seen[marker] = outcome
         return marker_part(marker)
 
-    messages = with_pictures(message.messages, put)
-    chat = msgspec.structs.replace(message.chat, unread=tuple(unread))
-    shifts = message.context_shift and not request.seen  # a shift would cut pictures in two
-    request.message = msgspec.structs.replace(
-        message, messages=messages, chat=chat, context_shift=shifts
-    )
+    changed: dict[str, Any] = {}
+    if message.messages is not None:
+        changed["messages"] = with_pictures(message.messages, put)
+    else:
+        text = "".join(part.text or "" for part in parts_with(message.parts, put))
+        whole, request.pictures = placed(Rendered(text), request.seen)
+        changed |= {"prompt": whole.prompt, "parts": ()}
+    changed["chat"] = msgspec.structs.replace(message.chat, unread=tuple(unread))
+    if request.seen:  # a shift would cut pictures in two
+        changed["context_shift"] = False
+    request.message = msgspec.structs.replace(message, **changed)
 
 
 def is_of_another(request: Request, engine: EngineHandle) -> bool:

@@ -51,15 +51,17 @@ class Prompts:
 
     @staticmethod
     def is_needed(request: Request, engine: EngineHandle) -> bool:
-        """Whether the conversation has not been rendered by this model's template yet."""
-        if request.message.messages is None or request.prompt_ids is not None:
+        """Whether its conversation was not rendered by this model's template, or pictures wait."""
+        if request.prompt_ids is not None:
             return False
-        if request.rendered is None or request.rendered_by != engine.chat:
+        if request.message.messages is not None and (
+            request.rendered is None or request.rendered_by != engine.chat
+        ):
             return True
-        return is_of_another(request, engine)
+        return bool(request.message.parts) or is_of_another(request, engine)
 
     def make(self, request: Request, engine: EngineHandle, then: Callable[[Request], None]) -> None:
-        """Render a conversation; ``then`` is called once the request has its prompt.
+        """Make a request's prompt; ``then`` is called once it is there.
 
         It is called too when its pictures are encoded, and the prompt is still to be made.
         """

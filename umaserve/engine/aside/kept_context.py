@@ -31,6 +31,7 @@ class KeptContext:
         self._setup, self._hooks, self._threads = setup, hooks, threads
         self.context: AsideContext | None = None
         self._opened: deque[AsideContext | str] = deque()
+        self._thread: threading.Thread | None = None
         self._used_s = 0.0
         self.is_opening = False
 
@@ -45,12 +46,9 @@ class KeptContext:
         A string says why there can be none.
         """
         self._used_s = time.monotonic()
-        if self._opened:
-            self.is_opening = False
-            opened = self._opened.popleft()
-            if isinstance(opened, str):
-                return opened
-            self.context = opened
+        why = self._take()
+        if why is not None:
+            return why
         if self.context is not None and self.context.cells >= tokens:
             return self.context
         if not self.is_opening:
@@ -59,7 +57,19 @@ class KeptContext:
             if why:
                 return why
             self.is_opening = True
-            threading.Thread(target=self._open, args=(tokens,), daemon=True).start()
+            self._thread = threading.Thread(target=self._open, args=(tokens,), daemon=True)
+            self._thread.start()
+        return None
+
+    def _take(self) -> str | None:
+        """Take over the context that has been made; return why there is none, where it failed."""
+        if not self._opened:
+            return None
+        self.is_opening = False
+        opened = self._opened.popleft()
+        if isinstance(opened, str):
+            return opened
+        self.context = opened
         return None
 
     def _open(self, tokens: int) -> None:
@@ -75,17 +85,21 @@ class KeptContext:
 
     def idle_ms(self) -> int | None:
         """Ms until `free_unused` has something to do; None = for ever."""
-        if self.context is None:
+        if self.context is None and not self._opened:
             return None
         return max(int(1000 * (self._used_s + KEEP_S - time.monotonic())), 0) + 1
 
     def free_unused(self) -> None:
-        """Free the context if no text needed it for a while."""
-        if time.monotonic() > self._used_s + KEEP_S:
+        """Free the context if no text needed it for a while, or none since it was asked for."""
+        if not self.is_awaited and time.monotonic() > self._used_s + KEEP_S:
             self.close()
 
     def close(self) -> None:
-        """Free the context."""
+        """Free the context, and one that is still being made."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._take()
         if self.context is not None:
             self.context.close()
             self.context = None

@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,13 @@ from umaserve.wire.table import SessionTable, TableSpec
 
 TOKENS = np.arange(40, dtype=np.int32)
 DATA = np.frombuffer(os.urandom(5000), np.uint8)
+
+
+def texts_on(shelf: Shelf, store: Any) -> DiskTexts:
+    """Texts of a store on a shelf whose thread a test starts."""
+    out = DiskTexts(SimpleNamespace(control=None), store, is_on=False)  # type: ignore[arg-type]
+    out.shelf = shelf
+    return out
 
 
 @pytest.fixture
@@ -47,7 +56,7 @@ def files(folder: disk.Folder) -> list[str]:
 def test_what_waits_to_be_written_is_forgotten(
     folder: disk.Folder, shelf: Shelf, tree: PrefixTree
 ) -> None:
-    texts = DiskTexts(shelf, tree)
+    texts = texts_on(shelf, tree)
     entry = tree.add("a", TOKENS, 0, DATA, 1e9)
     assert entry is not None
     texts.put(entry, "a", TOKENS)
@@ -70,7 +79,7 @@ def test_what_is_being_written_goes_once_it_is_there(
 
     disk_write = disk.write
     monkeypatch.setattr(disk, "write", write)
-    texts = DiskTexts(shelf, tree)
+    texts = texts_on(shelf, tree)
     entry = tree.add("a", TOKENS, 0, DATA, 1e9)
     assert entry is not None
     texts.put(entry, "a", TOKENS)
@@ -89,7 +98,7 @@ def test_what_was_found_or_read_does_not_come_back(
     folder: disk.Folder, shelf: Shelf, tree: PrefixTree, reads: bool
 ) -> None:
     disk.write(folder, "a", TOKENS, 0, DATA, 1e9)
-    texts = DiskTexts(shelf, tree)
+    texts = texts_on(shelf, tree)
     shelf.start()
     until(lambda: texts.has_news)
     if reads:
@@ -122,7 +131,7 @@ def test_a_row_does_not_wait_for_bytes_that_were_evicted_again(
 ) -> None:
     """There is room for a state or for its mark, not for both: the text is computed."""
     store = WholeTexts(DATA.size + 1000)
-    texts = DiskTexts(shelf, store)
+    texts = texts_on(shelf, store)
     disk.write(folder, "a", TOKENS, 0, DATA, 1e9)
     disk.write(folder, MARK + "a", TOKENS[:30], 0, DATA, 1e9)
     shelf.start()

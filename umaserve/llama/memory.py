@@ -78,7 +78,7 @@ def state_bytes_per_sequence(info: GGUFInfo) -> int:
     layers = _number(info, "block_count") - _number(info, "nextn_predict_layers")
     others = len(KvShape.of(info.architecture, info.metadata).rows)
     if info.architecture in _MLP_LAYERS:
-        others += sum(n > 0 for n in _per_layer(info, "feed_forward_length", layers))
+        others += sum(n > 0 for n in _per_layer(info, "feed_forward_length", layers)[:layers])
     return max(layers - others or layers, 0) * row * 4
 
 

@@ -202,7 +202,7 @@ class Admin:
     async def _adapters(self, connection: Connection, message: AskAdapters) -> None:
         """Tell a model's adapters; before that, change the scales where the message names some."""
         service = self._daemon.models.named(message.model).service
-        await (await self._daemon.models.engine(service)).settled.wait()
+        await self._texts.ready_engine(service)
         found = adapters_of(service)
         if message.lora is not None:
             named = dict(message.lora)

@@ -16,6 +16,7 @@ from umaserve.chat.questions import Rendered
 from umaserve.protocol import (
     E_LIMIT_001,
     E_MODEL_001,
+    E_MODEL_002,
     E_PROTO_003,
     E_RUNTIME_001,
     AskCache,
@@ -159,6 +160,9 @@ class TextAnswers:
             if engine.ready is not None:
                 return engine, engine.ready
             await self._end_of(engine, service)
+            failure = self._daemon.models.all[service.number].failure
+            if service.engine is None and failure:
+                raise ProtocolError(E_MODEL_002, failure)
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
     async def by_engine(

@@ -29,14 +29,19 @@ def open_adapters(start: m.Start, model: Model, architecture: str) -> AdapterSet
     from umaserve.llama.adapters import Adapters
 
     try:
-        for each in start.adapters:
-            _check(each.path, architecture)
-        adapters = Adapters(model, [each.path for each in start.adapters])
-        digests = tuple(identify(each.path).digest for each in start.adapters)
+        paths = [each.path for each in start.adapters]
+        before = [identify(path) for path in paths]
+        for path in paths:
+            _check(path, architecture)
+        adapters = Adapters(model, paths)
+        if before != [identify(path) for path in paths]:
+            model.close()
+            raise CannotLoad("--lora: a file was changed while it was loaded")
     except (llama.LlamaError, GGUFError, OSError) as error:
         model.close()
         raise CannotLoad(f"--lora: {error}") from error
-    return AdapterSets(adapters, tuple(each.scale for each in start.adapters), digests)
+    scales = tuple(each.scale for each in start.adapters)
+    return AdapterSets(adapters, scales, tuple(each.digest for each in before))
 
 
 def facts(start: m.Start, sets: AdapterSets) -> tuple[m.Adapter, ...]:

@@ -79,7 +79,7 @@ class Seats:
         while sequences.next_turns:
             sequences.let_go(sequences.next_turns.oldest())
         for slot in np.flatnonzero(table.seq >= 0).tolist():
-            if slot in given_up:
+            if slot in given_up or table.isolate[slot] == t.APART:
                 continue
             if table.state[slot] == t.RUNNING:
                 self.park(slot, keep=False)

@@ -41,7 +41,7 @@ async def prompts_of(
 async def _prompt(link: Link, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and "prompt_string" in value:
         pictures, value = value.get("multimodal_data"), value["prompt_string"]
-        if pictures is not None:
+        if pictures or not isinstance(pictures, list | None):
             return {"prompt": prompt_parts(value, pictures)}
     if isinstance(value, str):
         return {"prompt": value}

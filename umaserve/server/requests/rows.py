@@ -39,6 +39,7 @@ class Rows:
         self._meters = meters
         self._max_tokens = max_tokens
         self._nudge_again_s = 0.0
+        self._pumped: EngineHandle | None = None  # whose rows are being given away
 
     def expect_request(self) -> None:
         """Wake the default model's engine, since somebody connects or sends a message."""
@@ -63,6 +64,16 @@ class Rows:
         """
         if engine is None or engine.ready is None or not engine.alive:
             return
+        if engine is self._pumped:
+            return  # the loop that has called this goes on with what has come
+        former, self._pumped = self._pumped, engine
+        try:
+            self._fill(engine, engine.ready)
+        finally:
+            self._pumped = former
+
+    def _fill(self, engine: EngineHandle, ready: m.Ready) -> None:
+        """Give free rows away, until there is none or nobody waits."""
         service = self._services[engine.service]
         takes_new = engine is service.engine and engine.accepting and not service.holding
         while engine.free_slots:
@@ -74,10 +85,10 @@ class Rows:
             if request is None:
                 return
             request.stop_waiting()
-            if why := why_not(service, engine.ready, CHAT, self._services):
+            if why := why_not(service, ready, CHAT, self._services):
                 self._ends.refuse([request], E_PROTO_003, why)
-            elif request.message.context_shift and engine.ready.why_no_shift:
-                text = NO_SHIFT.format(engine.ready.why_no_shift)
+            elif request.message.context_shift and ready.why_no_shift:
+                text = NO_SHIFT.format(ready.why_no_shift)
                 self._ends.refuse([request], E_PROTO_003, text)
             elif self._prompts.is_needed(request, engine):
                 self._prompts.make(request, engine, self._has_prompt)

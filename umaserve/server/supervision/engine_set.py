@@ -22,7 +22,7 @@ from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_PROTO_003, ProtocolErr
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.engines.model_start import fits_beside, memory_of
+from umaserve.server.engines.model_start import fits_beside, needs_of
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.service import DEFAULT, Service, plain
 from umaserve.server.requests.sessions import Sessions
@@ -162,7 +162,7 @@ class EngineSet:
         Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone but
         those that are pinned.
         """
-        need = memory_of(file, asker.config)
+        need = await needs_of(file, asker.config)
         most = self.config.models_memory
         if 0 < most < need:
             text = f"{file.path} needs about {gib(need)}; --models-memory is {gib(most)}"
@@ -258,8 +258,8 @@ class EngineSet:
         was_woken = False
         while service.engine is None:
             refusal = self.sessions.closed or service.closed
-            if refusal is None and was_woken and not supervisor.is_waking:
-                refusal = (E_MODEL_002, supervisor.failure)
+            if was_woken and not (supervisor.is_waking or supervisor.is_changing):
+                refusal = refusal or (E_MODEL_002, supervisor.failure)
             if refusal is not None:
                 raise ProtocolError(*refusal)
             supervisor.wake()

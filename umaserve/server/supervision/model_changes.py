@@ -20,7 +20,7 @@ from umaserve.models.header import GGUFError
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, STOPPING, ProtocolError
 from umaserve.server.engines.exit import describe_exit
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
+from umaserve.server.engines.model_start import needs_of, start_message, why_not_served
 from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.drain import drain
@@ -93,14 +93,14 @@ class ModelChanges:
     async def _load(self, model: str, report: Report) -> m.Ready:
         path = os.path.abspath(os.path.expanduser(path_of(model)))
         try:
-            file = await ask_file(memory.look_at, path)
+            file, config = await ask_file(memory.look_at, path), self._config_for(path)
+            need = await needs_of(file, config)
         except GGUFError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None
-        config = self._config_for(path)
         if refusal := why_not_served(file, config):
             raise ProtocolError(E_MODEL_002, refusal)
         start = start_message(config, file, self._model.service.given_role)
-        self._model.need_bytes = memory_of(file, config)
+        self._model.need_bytes = need
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)
         return await self._load_instead(start, report)

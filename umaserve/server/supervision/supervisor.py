@@ -24,7 +24,12 @@ from umaserve.protocol import (
 )
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
+from umaserve.server.engines.model_start import (
+    memory_of,
+    needs_of,
+    start_message,
+    why_not_served,
+)
 from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.requests.service import Service
 from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
@@ -134,9 +139,10 @@ class Supervisor(ModelEngines):
             file = await ask_file(memory.look_at, self.config.model)
             if refusal := why_not_served(file, self.config):
                 raise ProtocolError(E_MODEL_002, refusal)
+            need = await needs_of(file, self.config)
             await self._machine.make_room(self, file)
             if self.current is None and not self.is_stopping:
-                self.need_bytes = memory_of(file, self.config)
+                self.need_bytes = need
                 self.begin(start_message(self.config, file, self.service.given_role))
         except (GGUFError, ProtocolError) as error:
             text = error.message if isinstance(error, ProtocolError) else str(error)

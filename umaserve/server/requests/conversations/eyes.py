@@ -134,7 +134,7 @@ class Eyes:
 
     async def _look(self, job: _Job, at: int) -> Outcome:
         if len(job.pictures) - at > MAX_PICTURES:
-            return f"a conversation has at most {MAX_PICTURES} pictures"
+            return f"a request has at most {MAX_PICTURES} pictures"
         try:
             return await self._encoded(job, at)
         except trio.TooSlowError:

@@ -30,9 +30,9 @@ def open_adapters(start: m.Start, model: Model, architecture: str) -> AdapterSet
 
     try:
         paths = [each.path for each in start.adapters]
-        before = [identify(path) for path in paths]
         for path in paths:
             _check(path, architecture)
+        before = [identify(path) for path in paths]
         adapters = Adapters(model, paths)
         if before != [identify(path) for path in paths]:
             model.close()

@@ -41,8 +41,10 @@ async def prompts_of(
 async def _prompt(link: Link, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and "prompt_string" in value:
         pictures, value = value.get("multimodal_data"), value["prompt_string"]
-        if pictures or not isinstance(pictures, list | None):
-            return {"prompt": prompt_parts(value, pictures)}
+        if pictures is not None:
+            parts = prompt_parts(value, pictures)
+            if pictures:
+                return {"prompt": parts}
     if isinstance(value, str):
         return {"prompt": value}
     if not isinstance(value, list) or not any(map(_is_id, value)):

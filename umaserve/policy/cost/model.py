@@ -160,9 +160,7 @@ class CostModel(NamedTuple):
         if self.count[0, 1, 0] == 0.0:
             return
         most = IN_TURN * self.mean[0, 1, 0] * ROW_EDGES
-        worse = (self.count[0, :, 0] > 0.0) & (self.mean[0, :, 0] > most) & (ROW_EDGES > 1)
-        self.mean[0, worse, 0] = most[worse]
-        self.count[0, worse, 0] = 1.0
+        np.minimum(self.mean[0, 2:, 0], most[2:], out=self.mean[0, 2:, 0])
 
 
 @njit(**INNER)

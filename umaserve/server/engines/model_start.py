@@ -11,7 +11,6 @@ from umaserve.models import needs as memory
 from umaserve.models.adapter import adapter_bytes
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.projector import projector_bytes, projector_of
-from umaserve.server.engines.slow_files import ask_file
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -83,11 +82,6 @@ def memory_of(file: memory.ModelFile, config: Config) -> int:
     eyes = projector_bytes(projector_of(config.mmproj, file.path))
     adapters = adapter_bytes(each.path for each in config.lora)
     return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config)) + eyes + adapters
-
-
-async def needs_of(file: memory.ModelFile, config: Config) -> int:
-    """Return `memory_of`, which opens files; no stream waits for them.  Raises ``GGUFError``."""
-    return await ask_file(lambda _: memory_of(file, config), file.path)
 
 
 def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:

@@ -13,7 +13,11 @@ from typing import TypeVar
 
 import trio
 
+from umaserve.config import Config
 from umaserve.models.header import GGUFError
+from umaserve.models.needs import ModelFile
+
+from .model_start import memory_of
 
 LIMIT_S = 20.0
 THREADS = 8  # that may be left behind at a time
@@ -32,6 +36,11 @@ async def ask_file(look: Callable[[str], T], path: str) -> T:
             look, path, abandon_on_cancel=True, limiter=_limiter[0]
         )
     raise no_answer(path)
+
+
+async def needs_of(file: ModelFile, config: Config) -> int:
+    """Return `memory_of`, which opens files.  Raises ``GGUFError``."""
+    return await ask_file(lambda _: memory_of(file, config), file.path)
 
 
 def ask_file_now(look: Callable[[str], T], path: str) -> T:

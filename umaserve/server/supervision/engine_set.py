@@ -22,7 +22,8 @@ from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_PROTO_003, ProtocolErr
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.engines.model_start import fits_beside, needs_of
+from umaserve.server.engines.model_start import fits_beside
+from umaserve.server.engines.slow_files import needs_of
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.service import DEFAULT, Service, plain
 from umaserve.server.requests.sessions import Sessions
@@ -45,13 +46,9 @@ class EngineSet:
 
     def __init__(
         self,
-        config: Config,
-        sessions: Sessions,
-        meters: Meters,
-        log: Callable[..., None],
-        command: Sequence[str] | None = None,
-        reserve: Reserve | None = None,
-    ) -> None:
+        config: Config, sessions: Sessions, meters: Meters, log: Callable[..., None],
+        command: Sequence[str] | None = None, reserve: Reserve | None = None,
+    ) -> None:  # fmt: skip
         self.config = config
         self.sessions = sessions
         self.reserve = reserve or Reserve()

@@ -24,13 +24,8 @@ from umaserve.protocol import (
 )
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import (
-    memory_of,
-    needs_of,
-    start_message,
-    why_not_served,
-)
-from umaserve.server.engines.slow_files import ask_file
+from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
+from umaserve.server.engines.slow_files import ask_file, needs_of
 from umaserve.server.requests.service import Service
 from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
 from umaserve.server.supervision.model_engines import Machine, ModelEngines

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from umaserve.policy.cost.model import (
     FADED,
     FRESH,
-    IN_TURN,
     MODES,
     MOST_SURE,
     CostModel,
@@ -26,7 +25,6 @@ from umaserve.policy.cost.model import (
     predict,
     prompt_class,
 )
-from umaserve.policy.cost.sweet_spot import LOOK_AT_MOST
 
 ROOT = Path(__file__).parents[2]
 
@@ -207,16 +205,6 @@ def test_what_an_earlier_run_learned_is_believed_less():
     assert cost.count[0, 2, 0] == FADED
     assert cost.count[0, 3, 0] == 1.0
     assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(10.0)
-
-
-def test_several_rows_that_took_far_longer_than_in_turn_are_tried_again():
-    """Others used the cores while it was measured: a tick thought so long is never looked at."""
-    cost = seen((1, 0, 1.0), (2, 0, 2.8), (3, 0, 20.0))
-    cost.doubt()
-    assert predict(cost, 0, 3, 0, 0.0) == pytest.approx(IN_TURN * 3.0)
-    assert IN_TURN < LOOK_AT_MOST
-    assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(2.8)
-    assert cost.count[0, 2, 0] == FADED
 
 
 def seen(*ticks, then=0):

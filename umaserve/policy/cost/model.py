@@ -54,7 +54,6 @@ CHUNK_SIZES = np.array([16, 32, 48, 64, 96, 128, 192, 256, 384, 512], np.int64)
 FADES = 0.97  # of the time of a part, for each chunk of a smaller size
 # of the time of all parts, after a restart: what was too long, and so not used, is tried once more
 PARTS_DOUBT = 0.7
-IN_TURN = 1.5  # times ticks in turn, for a tick of several rows after a restart
 CHUNK_WEIGHT = 1 / 4  # of a new chunk
 # Ticks of streams alone are counted in classes of so much, from 1.0 to WILD.  An old tick counts
 # less, so that the first ones, predicted badly, are forgotten after some hundred.
@@ -147,20 +146,8 @@ class CostModel(NamedTuple):
     def doubt(self) -> None:
         """Believe it no more than after a long absence: for costs of an earlier run."""
         np.minimum(self.count, FADED, out=self.count)
-        self._doubt_several_rows()
         self.parts[:] *= PARTS_DOUBT
         self.tail_counts[:] *= TAIL_DOUBT
-
-    def _doubt_several_rows(self) -> None:
-        """Believe no tick of several rows to take much longer than a tick of each in turn.
-
-        A cost above that was measured while others used the cores.  It would keep such a tick from
-        being tried again, for ever.
-        """
-        if self.count[0, 1, 0] == 0.0:
-            return
-        most = IN_TURN * self.mean[0, 1, 0] * ROW_EDGES
-        np.minimum(self.mean[0, 2:, 0], most[2:], out=self.mean[0, 2:, 0])
 
 
 @njit(**INNER)

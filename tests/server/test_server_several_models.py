@@ -218,6 +218,9 @@ def test_a_model_that_cannot_be_loaded_ends_its_requests_alone(tmp_path: Path) -
             assert error is not None and error["code"] in ("E_MODEL_002", "E_RUNTIME_001"), error
         client.send(type="tokenize", id="t", text="ab", model="gone")
         assert "gone.gguf" in client.answer("tokens")["message"]
+        client.send(type="detokenize", id="d", tokens=[97], model="bad")
+        told = client.answer("text")
+        assert told["code"] == "E_MODEL_002" and "load-fails.gguf" in told["message"], told
         assert who_answers(client, None) == "model"
 
 

@@ -221,6 +221,33 @@ def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> No
         assert context.seq_pos_max(0) == -1
 
 
+def test_several_rows_of_an_earlier_run_are_measured_once_more(model: llama.Model) -> None:
+    """Others ran when it was measured: thought this long, drafts and merging are never tried."""
+    with llama.Context.open(model, n_ctx=512, n_seq_max=4, n_threads=1) as context:
+        loaded = SimpleNamespace(
+            library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
+            threads=lambda aside: (1, 1), n_seq=4, n_batch=64, n_ctx=512, n_positions=512,
+        )  # fmt: skip
+        cost = CostModel.unknown()
+        for _ in Prober(loaded, cost, AbortWords.fresh()).steps(0):
+            pass
+        first = cost.mean[0, 2, 0]
+        cost.mean[0, 2, 0] = 1e4 * first
+        cost.mean[0, 4, 0] *= 1e-4  # a tick takes no less because others run
+        kept = cost.mean[0, 4, 0]
+        cost.doubt()
+        prober = Prober(loaded, cost, AbortWords.fresh())
+        for _ in prober.steps(0):
+            pass
+        assert cost.mean[0, 2, 0] < 100 * first
+        assert is_known(cost, 0, 2, 0)
+        assert cost.mean[0, 4, 0] == kept
+        cost.mean[0, 2, 0] = 1e4 * first
+        for _ in prober.steps(0):  # once a run
+            pass
+        assert cost.mean[0, 2, 0] == 1e4 * first
+
+
 def test_more_rows_than_sequences_are_several_tokens_of_each(model: llama.Model) -> None:
     with llama.Context.open(model, n_ctx=512, n_seq_max=3, n_threads=1) as context:
         ticks, decoded = bare(model, context), list[list[int]]()

@@ -19,10 +19,9 @@ from umaserve.policy.processor.slices import SLICED_CHUNK
 from .bandwidth_probe import probe_bandwidth
 from .bare_ticks import BareTicks, depth
 from .first_use import meet_shapes
-from .probe import Prober
+from .probe import QUIETER, Prober
 
 BANDWIDTH_S = 0.05
-QUIETER = 0.8  # of the measured time of a lone token: others ran when it was measured
 
 Steps = Iterator[None]
 

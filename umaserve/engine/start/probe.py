@@ -1,6 +1,8 @@
 """A few ticks of each shape that nobody has measured, so that the policy need not guess.
 
-They are computed while nobody asks for anything, one tick a step (`idle_work`); what is left out is
+Ticks of several rows that were measured in an earlier run are measured once more: others may have
+run then, and what seems to take long is not used, so that no request would correct it.  All are
+computed while nobody asks for anything, one tick a step (`idle_work`); what is left out is
 learned from real ticks.
 """
 
@@ -10,7 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from umaserve.policy.cost.model import CostModel, is_known, learn, predict
+import numpy as np
+
+from umaserve.policy.cost.model import FADED, ROW_EDGES, CostModel, is_known, learn, predict
 
 from .bare_ticks import BareTicks, depth
 
@@ -23,6 +27,7 @@ LONGEST_MS = 500.0  # no tick of the probe is expected to take longer
 QUICK_MS = 20.0  # ticks below this are repeated: a shape's first ones pay for kernels and buffers
 TIMES, QUICK_TIMES = 2, 8
 BELIEVED = 2  # as often as it takes to believe a shape
+QUIETER = 0.8  # of the time that a tick was measured to take: others ran then
 
 
 def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]]:
@@ -63,6 +68,7 @@ class Prober:
         self._cost = cost
         self._words = words
         self._spent_s = 0.0
+        self._confirmed: set[int] = set()  # numbers of rows that were measured once more
 
     def steps(
         self, aside_threads: int, seconds: float = PROBE_S, n_rows: int = 0
@@ -91,10 +97,15 @@ class Prober:
         spare = loaded.n_ctx - (sequences + 1) * (depth(loaded) + 1) - (rows - sequences) - prompt
         if rows > self._n_rows or prompt > most - rows or spare < 0:
             return False
-        if is_known(cost, mode, rows, prompt):
+        if is_known(cost, mode, rows, prompt) and not self._is_doubted(mode, rows, prompt):
             return False
         expected = predict(cost, mode, rows, prompt, 0) or predict(cost, 0, rows, prompt, 0)
         return expected <= LONGEST_MS and self._spent_s + TIMES * expected / 1000.0 <= seconds
+
+    def _is_doubted(self, mode: int, rows: int, prompt: int) -> bool:
+        """Whether the cost of several rows is of an earlier run, or was not used for long."""
+        several = mode == 0 and rows > 1 and prompt == 0 and rows not in self._confirmed
+        return several and self._cost.count[_decoders(rows)] <= FADED
 
     def _learn(self, ticks: BareTicks, mode: int, rows: int, prompt: int) -> Iterator[None]:
         """Measure one shape some times; nothing is learned where the library refuses it."""
@@ -107,9 +118,20 @@ class Prober:
             if wall_ms <= 0.0:
                 return
             taken.append(wall_ms)
-        past = depth(self._loaded) * rows / (rows + prompt)
+        past, typical = depth(self._loaded) * rows / (rows + prompt), _typical(taken)
+        if is_known(self._cost, mode, rows, prompt):
+            self._confirmed.add(rows)
+            shape = _decoders(rows)
+            if typical >= QUIETER * self._cost.mean[shape]:
+                return
+            self._cost.count[shape] = 0.0
         for _ in range(BELIEVED):
-            learn(self._cost, mode, rows, prompt, past, _typical(taken))
+            learn(self._cost, mode, rows, prompt, past, typical)
+
+
+def _decoders(rows: int) -> tuple[int, int, int]:
+    """Place of a tick of so many decoding rows in the arrays of a CostModel."""
+    return 0, int(np.searchsorted(ROW_EDGES, rows)), 0
 
 
 def _typical(taken: list[float]) -> float:

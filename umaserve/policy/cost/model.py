@@ -42,7 +42,8 @@ FORGET = 0.998  # of the sums behind the slope, per tick
 MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
 # A chunk takes no longer than smaller ones for as many tokens, from so many on.  (Below, a few
-# tokens may take another kernel than one.)  What was measured while others ran is found out by it.
+# tokens may take another kernel than one.)  Several rows take no longer than each in turn.  What
+# was measured while others ran is found out by it.
 PIECES, PIECES_COST = 8, 1.05
 FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 # weight of a tick until then, if it took less than it was believed to take.  One that took so much
@@ -264,7 +265,10 @@ def _at(cost, mode, r, p, rows, prompt, past):
 def _decode(cost, mode, rows, past):
     r = row_class(rows)
     if cost.count[mode, r, 0] >= SURE:
-        return _at(cost, mode, r, 0, rows, 0, past)
+        value = _at(cost, mode, r, 0, rows, 0, past)
+        if r > 1 and cost.count[mode, r, 0] < FRESH and cost.count[mode, 1, 0] >= SURE:
+            value = min(value, PIECES_COST * rows * _at(cost, mode, 1, 0, 1, 0, past))
+        return value
     below, above = _neighbours(cost.count[mode, :, 0], r)
     if below > 0 and above > 0:
         low = _at(cost, mode, below, 0, rows, 0, past)

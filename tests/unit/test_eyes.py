@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
 
@@ -148,26 +149,63 @@ def test_pseudo_tokens_are_below_all_marks() -> None:
     assert max(tokens) <= -3 and min(tokens) >= -(2**31) and len(set(tokens)) > 9_990
 
 
-def test_damaged_files_cost_themselves_alone(projector: Projector) -> None:
-    """Three hundred of them; the program goes on or is replaced, and the next one is encoded."""
-    random.seed(3)
+def deep_png() -> bytes:
+    """16 bits a channel."""
+    return png_of(struct.pack(">IIBBBBB", 8, 8, 16, 2, 0, 0, 0), (b"\0" + bytes(8 * 6)) * 8)
+
+
+def cmyk() -> bytes:
+    """A JPEG of 8 x 8 pixels with four channels, all of whose coefficients are 0."""
+    channels = b"".join(bytes([n, 0x11, 0]) for n in range(1, 5))
+    one_code = b"\1" + bytes(15) + b"\0"
+    parts = {
+        0xDB: b"\0" + b"\1" * 64, 0xC0: b"\x08\0\x08\0\x08\4" + channels,
+        0xC4: b"\0" + one_code + b"\x10" + one_code,
+        0xDA: b"\4\1\0\2\0\3\0\4\0\0\x3f\0",
+    }  # fmt: skip
+    marked = [bytes([0xFF, mark]) + struct.pack(">H", len(data) + 2) + data
+              for mark, data in parts.items()]  # fmt: skip
+    return b"\xff\xd8" + b"".join(marked) + b"\0\xff\xd9"
+
+
+def animated() -> bytes:
+    one = gif()
+    return one[:-1] + one[19:-1] * 40 + b";"
+
+
+def test_files_of_every_kind_are_encoded(projector: Projector) -> None:
+    (outcomes,), _ = looked(projector, [deep_png(), cmyk(), animated(), gif(), png(1, 1)])
+    assert all(isinstance(each, Seen) for each in outcomes), outcomes
+
+
+def test_a_thousand_damaged_files_cost_themselves_alone(projector: Projector) -> None:
+    """The program goes on or is replaced, the next one is encoded, and the front does not grow."""
+    chance = random.Random(3)
+    kinds = [png(64, 48), photo()[:20_000], photo(), gif(), bmp(), deep_png(), cmyk(), animated()]
     front_limit = front.MAX_PICTURES
     files = []
-    while len(files) < 300:
-        data = bytearray(random.choice([png(64, 48), photo()[:20_000], photo(), gif(), bmp()]))
-        for _ in range(random.choice([1, 3, 30])):
-            data[random.randrange(min(len(data), 2_000))] = random.randrange(256)
-        files.append(bytes(data[: random.choice([len(data), len(data), len(data) // 2, 9])]))
+    while len(files) < 1000:
+        data = bytearray(chance.choice(kinds))
+        for _ in range(chance.choice([1, 3, 30])):
+            data[chance.randrange(min(len(data), 2_000))] = chance.randrange(256)
+        files.append(bytes(data[: chance.choice([len(data), len(data), len(data) // 2, 9])]))
+    me, sizes = psutil.Process(), []
     for at in range(0, len(files), front_limit - 1):
         (outcomes,), _ = looked(projector, [*files[at : at + front_limit - 1], png(8, 8)])
         assert all(isinstance(each, Seen) or each for each in outcomes)
         assert isinstance(outcomes[-1], Seen)
+        sizes.append(me.memory_info().rss)
+    assert sizes[-1] < sizes[len(sizes) // 3] + (16 << 20)
+    assert not [child for child in me.children() if "uma-eyes" in child.name()]
 
 
 def inflating(n_bytes: int) -> bytes:
     """A PNG of a few pixels, whose data inflates to so many bytes."""
-    head = struct.pack(">IIBBBBB", 64, 48, 8, 2, 0, 0, 0)
-    body = zlib.compress(bytes(n_bytes), 9)
+    return png_of(struct.pack(">IIBBBBB", 64, 48, 8, 2, 0, 0, 0), bytes(n_bytes))
+
+
+def png_of(head: bytes, rows: bytes) -> bytes:
+    body = zlib.compress(rows, 9)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         for name, data in ((b"IHDR", head), (b"IDAT", body), (b"IEND", b""))

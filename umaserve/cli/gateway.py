@@ -17,7 +17,7 @@ from umaserve.server.gateway.listener import open_http, problem_with
 LISTEN = "127.0.0.1:8080"
 FLAGS = (
     "api_key_file", "tls_cert", "tls_key", "insecure_http", "allow_host", "allow_origin",
-    "model_dir", "max_connections", "idle_timeout_s", "core_dumps",
+    "model_dir", "allow_image_urls", "max_connections", "idle_timeout_s", "core_dumps",
 )  # fmt: skip
 
 

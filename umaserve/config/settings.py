@@ -55,6 +55,7 @@ class Config:
     tls_cert: str = ""
     tls_key: str = ""
     insecure_http: bool = False
+    allow_image_urls: bool = False
     allow_host: str = ""
     allow_origin: str = ""
     model_dir: str = ""

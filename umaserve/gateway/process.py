@@ -55,7 +55,7 @@ async def _serve(
     say: Say,
     ready: Ready | None = None,
 ) -> None:
-    link = Link(settings.socket)
+    link = Link(settings.socket, settings.image_urls)
     config = uvicorn.Config(
         application(settings, keys, link, say),
         http=protocol_for(settings),

@@ -12,7 +12,7 @@ class Settings(msgspec.Struct, frozen=True):
     ``any_host`` lifts that, for a Unix socket.  ``origins`` are web pages that may ask.
     ``api_key_file`` and ``model_dirs`` are paths; empty: no keys, nothing to load.
     ``own_key_file`` holds the owner's own key.  ``owner`` is the user that may ask
-    without keys (-1: not known).
+    without keys (-1: not known).  ``image_urls``: pictures are fetched from the web.
     """
 
     socket: str
@@ -28,3 +28,4 @@ class Settings(msgspec.Struct, frozen=True):
     idle_timeout_s: float = 300.0
     owner: int = -1
     core_dumps: bool = False
+    image_urls: bool = False

@@ -16,7 +16,7 @@ from umaserve.protocol.errors import (
     Overflow,
     ProtocolError,
 )
-from umaserve.protocol.history import TEXT_ONLY, readable_parts
+from umaserve.protocol.history import TEXT_ONLY, readable_parts, why_left_out
 from umaserve.protocol.limits import PromptLimits
 from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
@@ -141,7 +141,7 @@ def _parts(wire: Any, limits: PromptLimits) -> dict[str, Any]:
         raise wrong("prompt", f"a list of at most {MAX_CONTENT_PARTS} texts and pictures")
     parts, unread = readable_parts(wire.prompt, sees)
     options = ChatOptions(images=wire.images or "left_out", unread=unread)
-    refuse_unread(options, unread, "it has no data" if sees else TEXT_ONLY)
+    refuse_unread(options, unread, why_left_out([wire.prompt]) if sees else TEXT_ONLY)
     text = "".join(part.text or "" for part in parts)
     has_pictures = any(part.type in PICTURES for part in parts)
     if not (text or has_pictures):
@@ -154,7 +154,8 @@ def conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ..
     sees = limits.max_picture_bytes > 0
     messages, unread = chat.checked_messages(wire.messages, limits.n_ctx, sees)
     options = chat.options(wire, messages)
-    refuse_unread(options, unread, "it has no data" if sees else TEXT_ONLY)
+    contents = (each.content for each in wire.messages)
+    refuse_unread(options, unread, why_left_out(contents) if sees else TEXT_ONLY)
     if unread:
         options = msgspec.structs.replace(options, unread=unread)
     cap(

@@ -26,6 +26,7 @@ from umaserve.protocol.tables.chat_fields import (
 MAX_TYPE_CHARS = 64  # of a type or a role that is told again
 PART = '[Content of the type "{}" stood here; this model cannot read it.]'
 PICTURE = "[picture {}left out: {}]"
+NO_DATA = "it has no data"
 TEXT_ONLY = "this model reads text only"
 CALL = '[A tool call of the type "{}" stood here; this model cannot read it.]'
 ROLE = '[The role "{}" said what follows; this model does not know that role.]'
@@ -110,6 +111,16 @@ def pictures_of(message: Generate) -> list[ContentPart]:
     return [part for part in parts if part.type in PICTURES]
 
 
+def why_left_out(contents: Iterable[Content]) -> str:
+    """Reason that the first picture without data has none."""
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return next((_why(part) for part in parts if part.type in PICTURES and not part.data), NO_DATA)
+
+
+def _why(part: ContentPart) -> str:
+    return part.why or NO_DATA
+
+
 def left_out(part: ContentPart, why: str) -> ContentPart:
     """The sentence for a picture that the model does not get."""
     size = Size(*part.size) if part.size else size_of_base64(part.data or "")
@@ -149,8 +160,7 @@ def _content(content: Content, unread: list[str], sees: bool) -> Content:
     for part in content:
         if part.type in PICTURES:
             if not (sees and part.data):
-                why = part.why or "it has no data"
-                part = _left_out(part, why if sees else TEXT_ONLY, unread)
+                part = _left_out(part, _why(part) if sees else TEXT_ONLY, unread)
         elif part.type != "text":
             kind = _short(part.type)
             unread.append(kind)

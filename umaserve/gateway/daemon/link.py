@@ -18,7 +18,7 @@ from msgspec import convert
 from umaserve.client.connect import CROWDED_S, refuse_strangers
 from umaserve.client.events import ConnectionFailed
 from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event, decode_head
-from umaserve.gateway.daemon.pictures import fitting, has_pictures
+from umaserve.gateway.daemon.pictures import fetched, fitting, has_pictures
 from umaserve.gateway.daemon.refusal import Refusal, of_daemon, too_long
 from umaserve.protocol import E_IO_001, FrameDecoder, encode_frame
 
@@ -111,10 +111,13 @@ def with_model(message: dict[str, Any]) -> dict[str, Any]:
 
 
 class Link:
-    """``path`` is the daemon's socket; ``max_body_bytes`` and ``max_tokens`` are its limits."""
+    """``path`` is the daemon's socket; ``max_body_bytes`` and ``max_tokens`` are its limits.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    ``image_urls``: pictures are fetched where a request has their address.
+    """
+
+    def __init__(self, path: str, image_urls: bool = False) -> None:
+        self.path, self._image_urls = path, image_urls
         self.max_body_bytes = BODY_BYTES
         self.max_tokens = 0  # of one request; 0: not known yet
         self.max_prompt_bytes = 0  # the same
@@ -188,12 +191,16 @@ class Link:
         if size > self.max_frame_bytes:
             raise too_long(size, self._n_ctx)
 
-    async def fit(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message with those of its pictures that a model may read now."""
+    async def fit(self, message: dict[str, Any], fetches: bool = True) -> dict[str, Any]:
+        """Return the message with those of its pictures that a model may read now.
+
+        Not ``fetches``: its pictures only count, and none is fetched.
+        """
         if not has_pictures(message):
             return message
         self._take_limits((await self.ask({"type": "info"}))["info"]["limits"])
-        return fitting(message, self._max_picture_bytes)
+        are_fetched = fetches and self._image_urls and self._max_picture_bytes > 0
+        return fitting(await fetched(message, are_fetched), self._max_picture_bytes)
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
         until_s = loop.time() + CROWDED_S
@@ -220,7 +227,7 @@ class Link:
         if message["type"] in SHARED and OWNER.get():
             message = {**message, "key": OWNER.get()}
         if message["type"] in (*SHARED, "info"):
-            message = await self.fit(with_model(message))
+            message = await self.fit(with_model(message), fetches=False)
         if message["type"] != "info":
             await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)

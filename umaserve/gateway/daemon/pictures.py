@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
+import binascii
+from collections.abc import Callable
 from typing import Any
 
 from umaserve.picture_size import size_of_base64
+from umaserve.protocol.tables.chat_fields import PICTURES
 
 TOO_MANY = "the pictures of this request have more than {} MiB"
+ADDRESS = "addresses are not fetched; send its data"
+MAX_ADDRESSES = 16  # of one request, the newest
+TOO_MANY_ADDRESSES = f"a request has at most {MAX_ADDRESSES} addresses of pictures"
 Parts = list[Any]
+Found = bytes | str  # the file behind an address, or why there is none
 
 
 def has_pictures(message: dict[str, Any]) -> bool:
-    """Whether a prompt or a conversation has data of pictures."""
+    """Whether a prompt or a conversation has data or addresses of pictures."""
     contents = [message.get("prompt"), *map(_content_of, _messages_of(message))]
-    return any(_has_data(content) for content in contents)
+    return any(_has_picture(content) for content in contents)
+
+
+async def fetched(message: dict[str, Any], are_fetched: bool) -> dict[str, Any]:
+    """Return the message with data in place of addresses, or with the reasons for none."""
+    urls: list[str] = []
+
+    def collect(parts: Parts) -> Parts:
+        urls.extend(url for part in reversed(parts) if (url := _address_of(part)) is not None)
+        return parts
+
+    def fill(parts: Parts) -> Parts:
+        return [part if (url := _address_of(part)) is None else _with_file(part, found[url])
+                for part in parts]  # fmt: skip
+
+    _changed(message, collect)
+    if not urls:
+        return message
+    wanted = list(dict.fromkeys(urls))
+    found: dict[str, Found] = dict.fromkeys(wanted, TOO_MANY_ADDRESSES if are_fetched else ADDRESS)
+    if are_fetched:
+        newest = wanted[:MAX_ADDRESSES]
+        found.update(zip(newest, await asyncio.gather(*map(_fetch, newest)), strict=True))
+    return _changed(message, fill)
+
+
+async def _fetch(url: str) -> Found:
+    from umaserve.gateway.daemon.addresses import NotFetched, fetch
+
+    try:
+        return await fetch(url)
+    except NotFetched as error:
+        return str(error)
 
 
 def fitting(message: dict[str, Any], most_bytes: int) -> dict[str, Any]:
@@ -34,14 +74,19 @@ def fitting(message: dict[str, Any], most_bytes: int) -> dict[str, Any]:
                     parts[i] = _without_data(parts[i], data, most_bytes)
         return parts
 
+    return _changed(message, fit)
+
+
+def _changed(message: dict[str, Any], change: Callable[[Parts], Parts]) -> dict[str, Any]:
+    """Return the message with ``change`` made to the parts of each text, the newest first."""
     changed, messages = dict(message), list(_messages_of(message))
     for at in range(len(messages) - 1, -1, -1):
-        if _has_data(content := _content_of(messages[at])):
-            messages[at] = {**messages[at], "content": fit(content)}
+        if _has_picture(content := _content_of(messages[at])):
+            messages[at] = {**messages[at], "content": change(content)}
     if messages:
         changed["messages"] = messages
-    if _has_data(message.get("prompt")):
-        changed["prompt"] = fit(message["prompt"])
+    if _has_picture(message.get("prompt")):
+        changed["prompt"] = change(message["prompt"])
     return changed
 
 
@@ -54,13 +99,26 @@ def _content_of(message: Any) -> Any:
     return message.get("content") if isinstance(message, dict) else None
 
 
-def _has_data(content: Any) -> bool:
-    return isinstance(content, list) and any(_data_of(part) is not None for part in content)
+def _has_picture(content: Any) -> bool:
+    return isinstance(content, list) and any(
+        _data_of(part) is not None or _address_of(part) is not None for part in content
+    )
 
 
-def _data_of(part: Any) -> str | None:
-    data = part.get("data") if isinstance(part, dict) else None
+def _data_of(part: Any, name: str = "data") -> str | None:
+    data = part.get(name) if isinstance(part, dict) else None
     return data if isinstance(data, str) else None
+
+
+def _address_of(part: Any) -> str | None:
+    url = _data_of(part, "url")
+    return url if url is not None and part.get("type") in PICTURES else None
+
+
+def _with_file(part: dict[str, Any], found: Found) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {"type": part.get("type"), "why": found}
+    return {"type": part.get("type"), "data": binascii.b2a_base64(found, newline=False).decode()}
 
 
 def _without_data(part: dict[str, Any], data: str, most_bytes: int) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from umaserve.gateway.daemon.pictures import ADDRESS
 from umaserve.gateway.daemon.refusal import wrong
 
-ADDRESS = "addresses are not fetched; send its data"
 MARKER = "<__media__>"  # of llama-server, for a picture in a prompt
 NOT_BASE64 = "its data is not in base64"
 Part = dict[str, Any]
@@ -16,8 +16,10 @@ def picture_part(kind: str, block: dict[str, Any]) -> Part:
     """Return a part of the socket for a picture as OpenAI or Anthropic write it."""
     if kind == "image" and "source" in block:  # Anthropic's
         source = block["source"]
-        is_data = isinstance(source, dict) and source.get("type") == "base64"
-        return with_data(kind, source.get("data") if is_data else None)
+        if not isinstance(source, dict):
+            return with_data(kind, None)
+        of = {"base64": "data", "url": "url"}
+        return with_data(kind, source.get(of.get(str(source.get("type")), "")))
     if kind == "image" and "data" in block:  # the socket's own
         return with_data(kind, block["data"])
     url = block.get("image_url")  # the chat's is an object, that of Responses a string
@@ -25,13 +27,15 @@ def picture_part(kind: str, block: dict[str, Any]) -> Part:
 
 
 def with_data(kind: str, given: Any) -> Part:
-    """Return the part for data in base64, or for a ``data:`` URL with such data."""
+    """Return the part for data in base64, for a ``data:`` URL with such data, or for an address."""
     if not isinstance(given, str) or not given:
         return {"type": kind, "why": ADDRESS}
     if given[:5].lower() == "data:":
         head, comma, given = given.partition(",")
         if not comma or not head.lower().endswith(";base64"):
             return {"type": kind, "why": NOT_BASE64}
+    elif given[:8].lower().startswith(("http://", "https://")):
+        return {"type": kind, "url": given}
     elif "://" in given[:16]:
         return {"type": kind, "why": ADDRESS}
     return {"type": kind, "data": given}

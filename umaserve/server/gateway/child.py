@@ -191,6 +191,7 @@ def settings_of(config: Config, http: HttpListeners, own_key_file: str) -> dict[
         "idle_timeout_s": config.idle_timeout_s,
         "owner": os.geteuid(),
         "core_dumps": config.core_dumps,
+        "image_urls": config.allow_image_urls,
     }
 
 

@@ -165,13 +165,17 @@ def test_a_missing_daemon_is_told_once_and_started_in_a_terminal(
         browser.picture(tmp_path / "no-daemon.png")
         button = "[...document.querySelectorAll('.notifications-toasts .monaco-button')]"
         browser.value(f"{button}.find((each) => each.textContent === 'Start it').click()")
+        # a first start asks in the terminal which model is to be fetched
+        terminal = "document.querySelector('.part.panel .xterm-rows')?.textContent"
+        browser.until(f"/for.the.demonstration.model:/.test({terminal})")
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", text="\r")
         browser.until(f"{STATUS}.includes('idle · p95')")
         with Client(str(path)) as client:
             pid = client.info()["pid"]
         try:
             browser.value("document.querySelector('.statusbar [id*=umaserve] a').click()")
             rows = "document.querySelector('.part.editor .xterm-rows')?.textContent"
-            browser.until(f"/ UMA.Serve.·/.test({rows})")
+            browser.until(f"/Idle:.nobody.asks/.test({rows})")
         finally:
             browser.picture(tmp_path / "dashboard.png")
             os.kill(pid, signal.SIGTERM)

@@ -20,6 +20,7 @@ from umaserve.eyes.answers import Answer, RunOf
 from umaserve.eyes.seen import Seen, SeenPictures, pseudo_tokens
 from umaserve.server.requests.conversations import eyes as front
 from umaserve.server.requests.conversations.eyes import Eyes, Outcome, Projector
+from umaserve.wire import messages as m
 
 WIDTH = 128  # of the model
 
@@ -135,6 +136,29 @@ def test_a_folder_that_others_may_change_keeps_nothing(tmp_path: Path) -> None:
     seen = pictures.add(b"k" * 32, answer, b"d", memoryview(bytes(800)))
     assert Path(seen.path).parent != folder and not list(folder.iterdir())
     pictures.close()
+
+
+def test_a_picture_that_somebody_waits_for_gets_its_share(projector: Projector) -> None:
+    """The background's leaves nearly all to streams; niceness only grows in a process."""
+    eyes, seen = Eyes(lambda *_: None), []
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(eyes.run)
+            for n, lane in enumerate((m.LANE_INTERACTIVE, m.LANE_BACKGROUND, m.LANE_INTERACTIVE)):
+                done = trio.Event()
+                data = base64.b64encode(png(8 + n, 8)).decode()
+                eyes.put(projector, [data], "", lane, lambda _, done=done: done.set())
+                await done.wait()
+                assert eyes._process is not None
+                pid = eyes._process.pid
+                seen.append((os.getpriority(os.PRIO_PROCESS, pid), pid))
+            nursery.cancel_scope.cancel()
+
+    trio.run(ask)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [nice for nice, _ in seen] == [max(own, front.NICE[lane]) for lane in (0, 1, 0)]
+    assert seen[0][1] == seen[1][1] != seen[2][1]
 
 
 def test_nobody_finds_the_pictures_of_another_domain(projector: Projector) -> None:

@@ -23,8 +23,12 @@ from umaserve.eyes.answers import answer_of
 from umaserve.eyes.seen import Seen, SeenPictures
 from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.log.lines import trace
+from umaserve.wire import messages as m
 
-NICE = 10  # the engine's threads wait for each other: none may lose its core to this
+# Niceness on a processor, where it takes all cores for long.  With a picture that somebody waits
+# for it shares them about equally with a stream.  With the background's it leaves the stream nine
+# parts in ten.
+NICE = {m.LANE_INTERACTIVE: 2, m.LANE_BACKGROUND: 10}
 MAX_PIXELS = 40_000_000  # 8K screens have 33 million
 MAX_FILE_BYTES = 16 << 20
 MAX_PICTURES = 64  # of one conversation
@@ -76,6 +80,7 @@ class Eyes:
         self._more = trio.Event()
         self._process: ChatProcess | None = None
         self._loaded: Projector | None = None  # by the process
+        self._nice = 0  # of the process
         self._unusable: dict[tuple[Projector, bytes], str] = {}  # by projector and its identity
         self._turns: dict[str, int] = {}  # by domain: pictures looked at since there was no job
         self.encoded = 0  # pictures so far
@@ -164,7 +169,7 @@ class Eyes:
             key = hashlib.sha256(digest + job.domain.encode()).digest()
             if (seen := await trio.to_thread.run_sync(self._seen.get, key, digest)) is not None:
                 return seen
-        why = await self._load(job.projector)
+        why = await self._load(job.projector, NICE[job.lane])
         if why or self._process is None:
             return why
         with trio.fail_after(LOOK_S):
@@ -181,11 +186,15 @@ class Eyes:
         self.encoded += 1
         return await trio.to_thread.run_sync(self._seen.add, key, answer, digest, embeddings)
 
-    async def _load(self, projector: Projector) -> str:
-        """Have a process with that projector; returns why there is none."""
+    async def _load(self, projector: Projector, nice: int) -> str:
+        """Have a process with that projector and niceness; returns why there is none.
+
+        Niceness can only grow, so a process that has more of it ends here.
+        """
         process = self._process
         is_there = process is not None and process.alive and process.is_between
-        if is_there and self._loaded == projector:
+        if process is not None and is_there and self._loaded == projector and self._nice <= nice:
+            self._give_way(process, nice)
             return ""
         known = projector, _identity(projector)
         if known in self._unusable:
@@ -196,7 +205,8 @@ class Eyes:
                 projector.program, projector.model, projector.path, str(projector.threads),
                 str(MAX_PIXELS), most_bytes=MAX_ANSWER_BYTES,
             )  # fmt: skip
-        process.give_way(NICE)  # its work takes all cores for long
+        self._nice = 0
+        self._give_way(process, nice)
         with trio.move_on_after(LOAD_S) as limit:
             await process.wait_ready()
         if limit.cancelled_caught:
@@ -216,6 +226,11 @@ class Eyes:
             return why
         self._loaded = projector
         return ""
+
+    def _give_way(self, process: ChatProcess, nice: int) -> None:
+        if nice > self._nice:
+            process.give_way(nice)
+            self._nice = nice
 
     async def _end(self) -> None:
         process, self._process, self._loaded = self._process, None, None

@@ -40,6 +40,7 @@ def options_parser() -> argparse.ArgumentParser:
     out.add_argument("--other", required=True, help="the file of the model that gets prompts")
     out.add_argument("--words", type=int, default=1200, help="of such a prompt")
     out.add_argument("--texts", type=int, default=0, help="of a request for embeddings; 0: prompts")
+    out.add_argument("--background", action="store_true", help="label these prompts so")
     out.add_argument("--seconds", type=float, default=6.0, help="of a stretch")
     out.add_argument("--rounds", type=int, default=3)
     out.add_argument("--out", type=Path, help="where the figures go as JSON")
@@ -93,13 +94,14 @@ class Stream(Work):
 class Prompts(Work):
     """Prompts without a pause, of new words each; ``times`` are those of their answers."""
 
-    def __init__(self, path: str, model: str, words: int) -> None:
+    def __init__(self, path: str, model: str, words: int, lane: str | None) -> None:
         super().__init__(path, model)
-        self._words = words
+        self._words, self._lane = words, lane
 
     def ask(self, client: Client) -> None:
         prompt = " ".join(random.choices(WORDS, k=self._words))
-        client.complete(prompt, model=self.model, max_tokens=4, ignore_eos=True)
+        labels = {"priority": self._lane} if self._lane else {}
+        client.complete(prompt, model=self.model, max_tokens=4, ignore_eos=True, **labels)
         self.times.append(time.perf_counter())
 
 
@@ -146,7 +148,8 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         def other() -> Work:
             if options.texts:
                 return Texts(daemon.path, name, options.texts)
-            return Prompts(daemon.path, name, options.words)
+            lane = "background" if options.background else None
+            return Prompts(daemon.path, name, options.words, lane)
 
         with Client(daemon.path, timeout=600) as client:  # both are loaded, and warm
             other().ask(client)

@@ -26,7 +26,7 @@ class Slow(inbox.Inbox):
         header.baseline_ns = int(baseline_ms * MS)
         table = SimpleNamespace(state=np.array([t.FREE, state]), header=header)
         nothing: Any = SimpleNamespace(table=table, control=None)
-        super().__init__(nothing, nothing, nothing, nothing, nothing)
+        super().__init__(nothing, nothing, nothing, nothing, nothing, nothing)
         monkeypatch.setattr(inbox.time, "monotonic", lambda: self.now_s)
 
     def handle(self, message: m.ToEngine) -> None:

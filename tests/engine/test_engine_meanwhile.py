@@ -130,7 +130,7 @@ class Loop:
             control=SimpleNamespace(receive=lambda _: list(messages), closed=closed),
             table=SimpleNamespace(state=np.zeros(4, np.int32), header=Header.fresh()),
         )
-        self.inbox = Inbox(setup, None, None, None, None)
+        self.inbox = Inbox(setup, None, None, None, None, None)
         self.inbox.handle, self.inbox.later = seen.append, list(later)
         self.parts = {
             "admission": SimpleNamespace(take_tokenised=lambda: seen.append("tokenised")),

@@ -297,6 +297,12 @@ class SetLane(msgspec.Struct, tag="lane"):
         return self.lane == LANE_INTERACTIVE
 
 
+class GiveWay(msgspec.Struct, tag="give_way"):
+    """Somebody waits for another model's engine, or nobody does any more (not ``on``)."""
+
+    on: bool
+
+
 class Shift(msgspec.Struct, tag="shift"):
     """Everything of a row that is FULL was read: it is to go on.
 
@@ -585,8 +591,8 @@ class Log(msgspec.Struct, tag="log"):
 
 
 ToEngine = (
-    Start | Submit | Cancel | SetLane | Shift | Release | Tokenize | Embed | Forget | AskCache
-    | Shutdown
+    Start | Submit | Cancel | SetLane | GiveWay | Shift | Release | Tokenize | Embed | Forget
+    | AskCache | Shutdown
 )  # fmt: skip
 ToFront = (
     LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Embedded

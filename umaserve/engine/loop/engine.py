@@ -56,6 +56,7 @@ from .custom_policy import CustomPolicy
 from .idle_work import IdleWork
 from .inbox import Inbox
 from .landing import Landing
+from .neighbours import Neighbours
 
 MANY_TICKS = 1 << 40
 LOOK_AFTER = 64  # ticks, where beginnings of texts are saved
@@ -111,7 +112,10 @@ class Engine:
         )
         self.aside = AsideLane(setup, self.ticks.native, self._allowed_aside)
         texts = AsideTexts(setup, self.admission, self.aside, self.prefixes)
-        self.inbox = Inbox(setup, self.admission, texts, self.seats, self.full)
+        self.neighbours = Neighbours(self.table)
+        self.inbox = Inbox(
+            setup, self.admission, texts, self.seats, self.full, self.neighbours
+        )
 
     def warm_up(self, everything: bool) -> None:
         """Decode a first token, `equip`, and compile what is missing; see `FirstRow.prove`."""
@@ -204,13 +208,18 @@ class Engine:
             if not self.trials.go_on():
                 self.seating.admit()
             self.turns.step()
+            if rest_ms := self.neighbours.rest_ms:
+                self.inbox.later += self.control.receive(rest_ms)
+                continue
+            began_ns = time.monotonic_ns()
             looked = self.pictures.step()
             ready = self.graph.is_ready
             self._flight.width = WIDTH if ready else 0
             one = ready or self.trials.wanted or self.aside.has_jobs or self.prefixes.is_busy
-            one = one or self.pictures.is_left
+            one = one or self.pictures.is_left or self.neighbours.gives_way
             many = LOOK_AFTER if self.prefixes.is_on else MANY_TICKS
             ran = self.tick(1 if one else self.turns.ticks(many)) or looked
+            self.neighbours.ran(began_ns)
             if ready and ran:
                 self.graph.forget()
             waits = not self.full.holds and (self.table.state == t.WAITING).any()

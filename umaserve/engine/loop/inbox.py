@@ -18,6 +18,7 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
 from .aside_texts import AsideTexts
+from .neighbours import Neighbours
 
 LEAST_S = 0.002
 AT_ANY_TIME = (m.Submit, m.Release, m.Tokenize, m.Embed)  # under a decode too
@@ -28,9 +29,10 @@ class Inbox:
     """For the loop's thread.  ``later``: messages that wait for the next tick."""
 
     def __init__(
-        self, setup: Setup, admission: Admission, texts: AsideTexts, seats: Seats, full: FullRows
-    ) -> None:
-        self._table, self._control = setup.table, setup.control
+        self, setup: Setup, admission: Admission, texts: AsideTexts, seats: Seats, full: FullRows,
+        neighbours: Neighbours,
+    ) -> None:  # fmt: skip
+        self._table, self._control, self._neighbours = setup.table, setup.control, neighbours
         self._admission, self._texts, self._seats, self._full = admission, texts, seats, full
         self.later: list[m.ToEngine] = []
 
@@ -84,6 +86,8 @@ class Inbox:
             if slot >= 0:
                 self._table.lane[slot] = message.lane
                 self._table.auto[slot] = t.LABELLED
+        elif isinstance(message, m.GiveWay):
+            self._neighbours.are_awaited = message.on
         elif isinstance(message, m.Shift):
             self._full.shift(message)
         elif isinstance(message, m.Release):

@@ -30,6 +30,7 @@ from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervision.model_changes import Report, wait_ready
 from umaserve.server.supervision.model_engines import ENGINE_COMMAND, Machine, ModelEngines
 from umaserve.server.supervision.models_index import ModelsIndex
+from umaserve.server.supervision.neighbours import tell_neighbours
 from umaserve.server.supervision.supervisor import Supervisor
 from umaserve.wire.messages import Ready
 
@@ -134,6 +135,7 @@ class EngineSet:
                     each.service.closed = None
                     each.wake()
             nursery.start_soon(self._let_idle_ones_leave)
+            nursery.start_soon(tell_neighbours, lambda: self.engines)
             if self.config.load_on_demand:
                 nursery.start_soon(self._index.read)
                 self.sessions.services.on_unknown = self._on_this_machine

@@ -1,0 +1,50 @@
+"""Background beside other models: it leaves the machine to whoever waits for another engine."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from umaserve.wire import table as t
+from umaserve.wire.messages import LANE_INTERACTIVE
+
+# Of the time, as of the tokens that may be late beside background of the same model
+# (`umaserve.policy.pace`).  A stream's tokens are late while the other engine computes.
+SHARE = 0.04
+REST_MS = 50  # at most until the next look whether others still wait
+
+
+class Neighbours:
+    """Rests of one engine's background; for the loop's thread, between ticks.
+
+    ``are_awaited``: somebody waits for another engine, as the front has told.
+    """
+
+    def __init__(self, table: t.SessionTable) -> None:
+        self._table = table
+        self._until_ns = 0
+        self.are_awaited = False
+
+    @property
+    def rest_ms(self) -> int:
+        """Return how long no tick is to begin, in ms; 0: one may."""
+        if not self.gives_way:
+            return 0
+        left_ns = self._until_ns - time.monotonic_ns()
+        return min(-(-left_ns // 1_000_000), REST_MS) if left_ns > 0 else 0
+
+    def ran(self, began_ns: int) -> None:
+        """Note that a tick has ended, or a part of a picture."""
+        if self.gives_way:
+            now_ns = time.monotonic_ns()
+            self._until_ns = now_ns + int((now_ns - began_ns) * (1.0 - SHARE) / SHARE)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether others wait for another engine, and nobody for this one."""
+        if not self.are_awaited:
+            return False
+        at_work = np.isin(self._table.state, (t.RUNNING, t.WAITING))
+        lanes = self._table.lane[at_work]
+        return bool(lanes.size) and not (lanes == LANE_INTERACTIVE).any()

@@ -48,8 +48,16 @@ def tables() -> list[tuple[Field, ...]]:
 def row(field: Field) -> str:
     """The line of a field in the page."""
     default = "" if field.default is None else f"`{json.dumps(field.default)}`"
-    words = field.words.replace("{max_tokens}", "the daemon's limit").replace("|", "\\|")
+    words = _type_words(field.words.replace("{max_tokens}", "the daemon's limit"))
     return f"| `{field.name}` | {words} | {default} | {field.note} |\n"
+
+
+def _type_words(words: str) -> str:
+    """Words of an error message, shortened to JSON's names of types."""
+    if words == "true or false":
+        return "boolean"
+    words = re.sub(r"^an? ", "", words.replace("|", "\\|")).replace("whole number", "integer")
+    return re.sub(r"^(integer|number) from ", r"\1 ", words)
 
 
 def page(text: str) -> str:

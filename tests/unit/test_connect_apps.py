@@ -16,6 +16,7 @@ from umaserve.connect.text import edited, parse, taken_back
 
 TARGET = Target("http://127.0.0.1:8080", "", "qwen-7b", 65536, 8192, True, "<|fim_prefix|>")
 HOME = "/home/me"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def places(*files: str, mac: bool = False, **environment: str) -> Places:
@@ -239,9 +240,10 @@ def test_agents_are_warned_of_models_that_will_not_do() -> None:
 
 
 def test_every_app_is_in_the_manual() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/HTTP.md").read_text("utf-8")
+    page = (DOCS / "HTTP.md").read_text("utf-8")
     section = page.partition("\n## Apps in one command\n")[2].partition("\n## ")[0]
-    names = re.findall(r"^\| `([\w-]+)` \|", section, re.M)
-    assert names == [*APPS, *APPS]
-    looked_up = re.findall(r"^\| `([\w-]+)` \| `[\w.-]+/[\w.-]+` [0-9a-f]{8}, `\S+`", section, re.M)
+    assert re.findall(r"^\| `([\w-]+)` \|", section, re.M) == [*APPS]
+    (note,) = re.findall(r"\(notes/(\S+)\)", section)
+    rows = (DOCS / "notes" / note).read_text("utf-8")
+    looked_up = re.findall(r"^\| `([\w-]+)` \| `[\w.-]+/[\w.-]+` [0-9a-f]{8}, `\S+`", rows, re.M)
     assert looked_up == list(APPS), "each with a repository, a commit and a file"

@@ -12,16 +12,16 @@ from importlib import import_module
 
 # command: (module, function, what it does)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "serve": ("serve", "serve", "run the daemon (also what no command does, or MODEL.gguf)"),
+    "serve": ("serve", "serve", "run the daemon (the default; also `umaserve MODEL.gguf`)"),
     "generate": ("generate", "generate", "one prompt, one answer (also `uma-cli`)"),
     "chat": ("chat.command", "chat", "an interactive conversation"),
     "top": ("top", "top", "the live dashboard of a running daemon"),
-    "bench": ("bench", "bench", "interactive work alone, then beside long jobs: is the cap held"),
+    "bench": ("bench", "bench", "measure interactive work alone, then beside long jobs"),
     "connect": ("connect.command", "connect", "set an editor or agent up for this daemon"),
     "gateway": ("gateway", "gateway", "speak HTTP in front of a running daemon"),
     "run": ("run", "run", "serve a model if no daemon runs, then chat with it"),
     "ps": ("loaded", "ps", "the models that are loaded: state, memory, users"),
-    "stop": ("loaded", "stop", "end the daemon, after what runs"),
+    "stop": ("loaded", "stop", "end the daemon after its running requests"),
     "models": ("models.command", "models", "the models that this machine has; which one to serve"),
     "list": ("models.command", "models", "the same as `models`"),
     "pull": ("models.pull", "pull", "fetch a model: hf:OWNER/REPO[:QUANT]"),
@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "unload": ("admin", "unload", "free the model's memory; the daemon stays"),
     "priority": ("admin", "priority", "move a running request to another lane"),
     "doctor": (
-        "doctor.command", "doctor", "what this machine has, and what to do about what is missing",
+        "doctor.command", "doctor", "check this machine, and say how to get what is missing",
     ),
     "router": (
         "router.command", "router", "write a load balancer's configuration for several daemons",

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 EXIT_MISSED = 4
 
 EPILOG = """\
-The figures are worth something when nothing else runs on the machine.
-Without --model, the daemon at the socket is measured, its clients undisturbed
-but for the load; where none runs, and with --model or --fresh, one is started
-and ended again (its other settings come from the environment and UMA_CONFIG,
-as for `serve`).
+Run it on a machine that does nothing else.  Without --model, it measures the
+daemon at the socket; its clients only notice the load.  Where none runs, and
+with --model or --fresh, it starts a daemon and ends it again (its other
+settings come from the environment and UMA_CONFIG, as for `serve`).
 
 exit status: 0 the cap was held beside background jobs, 4 it was missed, 2
 there is no verdict (the daemon failed, the benchmark could not be run, or
@@ -58,8 +57,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="umaserve bench",
         description="Measure interactive streams alone, then beside long background jobs, and say\n"
-        "whether the latency cap was held.  Then the same where nobody names a lane, and\n"
-        "what five programs at once wait for, over what three of them wait for alone.",
+        "whether the latency cap was held.  Then measure the same without lanes, and the\n"
+        "waits of five programs at once, over those of three of them alone.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,7 +70,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--seconds", type=_number(float, 0.5, 3600), default=7.0, metavar="S",
-        help="of each of the three phases (7); all of it takes about a minute",
+        help="seconds of each of the three phases (7); the run takes about a minute",
     )  # fmt: skip
     parser.add_argument(
         "--interactive", type=_number(int, 1, 256), default=3, metavar="N",
@@ -83,14 +82,14 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--prompt-words", type=_number(int, 16, 100_000), default=900, metavar="N",
-        help="of a long prompt (900, or what fits a quarter of the context)",
+        help="words of a long prompt (900, or as many as fit a quarter of the context)",
     )  # fmt: skip
     parser.add_argument(
         "--cap", type=_number(float, 1, 100), metavar="X",
         help="the cap to judge by, and that of a daemon started for this run (the daemon's)",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=_number(int, 0, 2**31), default=1, metavar="N", help="of the prompts (1)"
+        "--seed", type=_number(int, 0, 2**31), default=1, metavar="N", help="seed of prompts (1)"
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE.html",

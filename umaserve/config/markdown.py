@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.config.kinds import Bytes, Choice, Switch
+from umaserve.config.kinds import Bytes, Names, Number, Switch, Whole
 from umaserve.config.named import APPS, MODELS, Table
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
@@ -23,9 +23,9 @@ prints every setting and its origin, as a TOML file that `--config` reads back.
 
 ## The config file
 
-`--config FILE` (or `UMA_CONFIG`) names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same
-sections and keys. YAML may also use the keys of [the first
-documents](notes/README.md#the-first-documents-examples). For example:
+`--config FILE` names a TOML file, or a YAML file (`.yaml`, `.yml`) with the same sections and keys.
+YAML may also use the keys of [the first documents](notes/README.md#the-first-documents-examples).
+For example:
 
 ```toml
 [model]
@@ -48,9 +48,8 @@ explains `[scheduler]` and `latency_cap`.
 ## Programs
 
 Only a file can set the [share](SCHEDULER.md#shares-of-programs) and lane of a program. `NAME` is
-the name of the process that connects to the socket. Over HTTP it is the name of the API key, or
-without keys [the request's app](HTTP.md#for-all-families). All processes of one `NAME` are one
-program. As TOML:
+the name of the process that connects to the socket; over HTTP that of the API key, or without keys
+[the request's app](HTTP.md#for-all-families). All processes of one `NAME` are one program.
 
 ```text
 [apps."zed"]
@@ -64,8 +63,8 @@ lane = "interactive"
 
 ## Models
 
-Several models are served by one daemon: those that `--model` names, and those of a file. Requests
-name a model as [PROTOCOL.md](PROTOCOL.md#models) says. A setting that is not given is the daemon's.
+[Several models](MODELS.md#several-models) are those that `--model` names, and those of a file. A
+setting that is not given is the daemon's.
 
 ```text
 [models."coder"]
@@ -80,7 +79,7 @@ ttl = "30m"
 
 ## The settings
 
-Under "takes", a range alone is of whole numbers. Where nothing stands, the flag shows the values.
+A range stands behind the meaning. Fractions are allowed where the flag has `MS`, `S` or `X`.
 """
 
 
@@ -92,9 +91,10 @@ def _table(table: Table) -> str:
 
 
 _TAIL = """
-Sizes take a unit: `65536`, `64KiB`, `1MiB`, `1MB`. Switches are `--mmap` and `--no-mmap` as flags,
-`1`/`0`, `true`/`false`, `yes`/`no` or `on`/`off` elsewhere. In paths `~` is your home folder. A
-Unix socket's path has at most 107 bytes on Linux and 103 on macOS.
+Sizes take a unit (`65536`, `64KiB`, `1MiB`, `1MB`), and times (`90s`, `15m`, `2h`). Switches
+are `--mmap` and `--no-mmap` as flags, `1`/`0`, `true`/`false`, `yes`/`no` or `on`/`off` elsewhere.
+Lists have commas between. In paths `~` is your home folder. A Unix socket's path has at most 107
+bytes on Linux and 103 on macOS.
 
 ## Other environment variables
 
@@ -127,16 +127,18 @@ def _row(option: Option) -> str:
     else:
         metavar = option.kind.metavar.replace("|", "\\|")
         flag = f"`{flag} {metavar}`"
-    key = f"`{option.key}`" if option.key else "none"
-    takes = _takes(option).replace("|", "\\|")
-    return f"| {flag} | `{option.env}` | {key} | {_default(option)} | {option.help} | {takes} |"
+    names = " ".join([flag, f"`{option.env}`", *([f"`{option.key}`"] if option.key else [])])
+    takes = "; ".join(part for part in (option.help, _takes(option)) if part)
+    return f"| {names} | {_default(option)} | {takes} |"
 
 
 def _takes(option: Option) -> str:
-    """Return the words of an error message, without what the flag or the page says already."""
-    if isinstance(option.kind, Switch | Choice) or option.kind.words == "a path":
-        return ""
-    return option.kind.words.partition(", such as 65536")[0].replace("a whole number from ", "")
+    """Return the range or the form of a value, where flag and meaning do not have it."""
+    if isinstance(option.kind, Whole | Number):
+        return option.kind.words.replace("a whole number from ", "").removeprefix("a number from ")
+    if isinstance(option.kind, Names):
+        return option.kind.words.removesuffix(", with commas between")
+    return ""
 
 
 def markdown() -> str:
@@ -148,7 +150,6 @@ def markdown() -> str:
             continue
         title = f"`[{section}]`" if section else "The file itself"
         parts.append(f"\n### {title}\n\n")
-        parts.append("| flag | environment | key | default | meaning | takes |\n")
-        parts.append("| --- | --- | --- | --- | --- | --- |\n")
+        parts.append("| flag, environment, key | default | meaning |\n| --- | --- | --- |\n")
         parts += [_row(option) + "\n" for option in options]
     return "".join(parts) + _TAIL

@@ -82,8 +82,8 @@ OPTIONS: tuple[Option, ...] = (
            "15m with several models, off with one"),
     Option("load_on_demand", "--load-on-demand", "UMA_LOAD_ON_DEMAND", "model", "load_on_demand",
            Switch(), True,
-           "load a model when a request names it: of the configuration, or for requests without an "
-           "API key one that `umaserve models` lists"),
+           "load a model when a request names it: a configured model, or without an API key any "
+           "that `umaserve models` lists"),
     Option("n_ctx", "--n-ctx", "UMA_N_CTX", "model", "n_ctx",
            Whole(16, 1 << 24, _AUTO, "N|auto"), 0,
            "KV cells shared by all sessions; may exceed the model's trained length, which bounds "
@@ -216,8 +216,8 @@ OPTIONS: tuple[Option, ...] = (
            "projector of pictures, a GGUF file; auto: mmproj*.gguf beside the model; pictures take "
            "uma-eyes (`umaserve build --with-eyes`)"),
     Option("lora", "--lora", "UMA_LORA", "model", "lora", Adapters(), "",
-           "LoRA adapters of the model, GGUF files; requests choose by `lora`, and have all of "
-           "SCALE (1) otherwise", "none"),
+           "LoRA adapters of the model, GGUF files; requests choose by `lora`, else have all, each "
+           "with its SCALE (1)", "none"),
     Option("hang_timeout_s", "--hang-timeout", "UMA_HANG_TIMEOUT_SEC", "scheduler",
            "hang_timeout_s", Number(0, _DAY_S, "S"), 0.0,
            "seconds of a tick after which the engine counts as hung, or 20 times its longest tick "

@@ -65,17 +65,17 @@ def _parser() -> Parser:
     parser = Parser(
         prog="umaserve connect",
         description="Set an editor or agent up for this daemon: shows the change, asks, keeps a "
-        "copy. Without APP: what is installed here.",
+        "copy. Without APP: list the apps that are installed here.",
     )
     parser.add_argument("app", nargs="?", metavar="APP", help=", ".join(APPS))
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--undo", action="store_true", help="give back the settings as they were")
+    what.add_argument("--undo", action="store_true", help="restore the settings as they were")
     what.add_argument(
-        "--check", action="store_true", help="ask as the app would, and say what the daemon saw"
+        "--check", action="store_true", help="ask as the app does, and print the daemon's view"
     )
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
     parser.add_argument(
-        "--url", metavar="URL", help="the daemon's address (default: what it says itself)"
+        "--url", metavar="URL", help="the daemon's address (default: asked of the daemon)"
     )
     parser.add_argument(
         "--key",

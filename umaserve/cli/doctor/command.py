@@ -42,7 +42,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="umaserve doctor",
         usage="umaserve doctor [OPTIONS of serve]",
-        description="Say what this machine has, and what to do about what is missing.  Takes the "
+        description="Check what this machine has, and say how to get what is missing.  Takes the "
         "options of `serve`, and checks what that would need.",
         epilog="exit status: 0 it can serve, 1 something is missing",
     )

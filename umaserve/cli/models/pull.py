@@ -38,13 +38,13 @@ def pull(arguments: list[str]) -> int:
     parser = Parser(
         prog="umaserve pull",
         description="Fetch a model into Hugging Face's cache, where llama.cpp and other tools find "
-        "it too.  What an interrupted pull has brought is kept, and the next one goes on.",
+        "it too.  The next pull continues an interrupted one.",
         epilog="HF_TOKEN: for private and gated repositories; HF_ENDPOINT: another hub; HF_HOME: "
         "where the cache is",
     )
     parser.add_argument(
-        "model", metavar="REF", nargs="?", help=f"a short name, or {FORM}; without it, short names "
-        "of models that fit this machine are listed",
+        "model", metavar="REF", nargs="?", help=f"a short name, or {FORM}; without REF, short "
+        "names of models that fit this machine are listed",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if options.model is None:

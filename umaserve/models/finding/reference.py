@@ -23,7 +23,7 @@ from .repository import choose
 DEMO = "demo"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _SCHEMES = (hugging_face.SCHEME, "ollama:", "lmstudio:", "llama.cpp:")
-FORM = "hf:OWNER/REPO, with :QUANT or :FILE.gguf behind it where one of several is meant"
+FORM = "hf:OWNER/REPO, with :QUANT or :FILE.gguf behind it for one of several models"
 
 
 class BadReference(ValueError):

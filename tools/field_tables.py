@@ -22,7 +22,7 @@ from umaserve.protocol.tables.fields import GENERATE_FIELDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, OPTIONS = ROOT / "docs/PROTOCOL.md", ROOT / "umaserve/client/options.py"
-HEAD = "| field | takes | default | what it does |\n| --- | --- | --- | --- |\n"
+HEAD = "| field | takes; default | what it does |\n| --- | --- | --- |\n"
 # arguments of their own, and the API key's name, which is for the gateway to set
 NO_OPTIONS = ("id", "prompt", "messages", "key")
 # of fields that are decoded later
@@ -47,9 +47,9 @@ def tables() -> list[tuple[Field, ...]]:
 
 def row(field: Field) -> str:
     """The line of a field in the page."""
-    default = "" if field.default is None else f"`{json.dumps(field.default)}`"
+    default = "" if field.default is None else f"; `{json.dumps(field.default)}`"
     words = _type_words(field.words.replace("{max_tokens}", "the daemon's limit"))
-    return f"| `{field.name}` | {words} | {default} | {field.note} |\n"
+    return f"| `{field.name}` | {words}{default} | {field.note} |\n"
 
 
 def _type_words(words: str) -> str:

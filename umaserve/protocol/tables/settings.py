@@ -48,7 +48,7 @@ SAMPLING: tuple[Field, ...] = (
     flag(
         "post_sampling_probs",
         False,
-        "`logprobs` are of what the settings leave to choose from, and not of all tokens",
+        "`logprobs` are of the tokens that the settings leave, not of all tokens",
     ),
     flag("ignore_eos", False, "go on past the model's end of text"),
     number("xtc_probability", 0, 1, 0.0, "chance that XTC excludes top choices; 0 = off"),
@@ -123,7 +123,7 @@ HANDLING: tuple[Field, ...] = (
     flag(
         "context_shift",
         False,
-        "a full context does not end the answer: half of what is behind the first `n_keep` tokens "
+        "a full context does not end the answer: half of the text behind the first `n_keep` tokens "
         "is dropped",
     ),
     whole(
@@ -139,7 +139,7 @@ HANDLING: tuple[Field, ...] = (
         Literal["shared", "private"],
         '"shared" or "private"',
         "shared",
-        "who may use what is kept of it; private: requests of the same `session` alone",
+        "which requests may use its kept text; private: those of the same `session`",
     ),
     Field(
         "speculate",
@@ -151,8 +151,8 @@ HANDLING: tuple[Field, ...] = (
     flag(
         "deterministic",
         False,
-        "true: no drafts, no cache, and ticks and a context of its own, so that other requests "
-        "change none of its numbers",
+        "true: no drafts, no cache, ticks and a context of its own: other requests change none of "
+        "its numbers",
     ),
     LORA,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.config.kinds import Bytes, Names, Number, Switch, Whole
+from umaserve.config.kinds import Bytes, Choice, Names, Number, Switch, Whole
 from umaserve.config.named import APPS, MODELS, Table
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
@@ -57,8 +57,8 @@ weight = 2
 lane = "interactive"
 ```
 
-| key | default | meaning | takes |
-| --- | --- | --- | --- |
+| key | default | meaning |
+| --- | --- | --- |
 @APPS@
 
 ## Models
@@ -73,21 +73,31 @@ aliases = ["completion"]
 ttl = "30m"
 ```
 
-| key | default | meaning | takes |
-| --- | --- | --- | --- |
+| key | default | meaning |
+| --- | --- | --- |
 @MODELS@
 
 ## The settings
 
-A range stands behind the meaning. Fractions are allowed where the flag has `MS`, `S` or `X`.
+A range of values stands behind the meaning. Fractions are allowed where the flag has `MS`, `S` or
+`X`.
 """
 
 
 def _table(table: Table) -> str:
     return "\n".join(
-        f"| `{key.name}` | {key.default or 'none'} | {key.meaning} | {key.kind.words} |"
+        f"| `{key.name}` | {key.default or 'none'} | {_with_range(key.meaning, key.kind)} |"
         for key in table.keys
     )
+
+
+def _with_range(meaning: str, kind: object) -> str:
+    """Return the meaning of a setting, with the range or the form of its value."""
+    if not isinstance(kind, Whole | Number | Names | Choice):
+        return meaning
+    words = kind.words.replace("a whole number from ", "").removeprefix("a number from ")
+    words = words.removesuffix(", with commas between")
+    return meaning if words in meaning else f"{meaning}; {words}"
 
 
 _TAIL = """
@@ -128,17 +138,8 @@ def _row(option: Option) -> str:
         metavar = option.kind.metavar.replace("|", "\\|")
         flag = f"`{flag} {metavar}`"
     names = " ".join([flag, f"`{option.env}`", *([f"`{option.key}`"] if option.key else [])])
-    takes = "; ".join(part for part in (option.help, _takes(option)) if part)
-    return f"| {names} | {_default(option)} | {takes} |"
-
-
-def _takes(option: Option) -> str:
-    """Return the range or the form of a value, where flag and meaning do not have it."""
-    if isinstance(option.kind, Whole | Number):
-        return option.kind.words.replace("a whole number from ", "").removeprefix("a number from ")
-    if isinstance(option.kind, Names):
-        return option.kind.words.removesuffix(", with commas between")
-    return ""
+    told = option.help if isinstance(option.kind, Choice) else _with_range(option.help, option.kind)
+    return f"| {names} | {_default(option)} | {told} |"
 
 
 def markdown() -> str:

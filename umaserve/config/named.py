@@ -116,7 +116,7 @@ APPS = Table(
     "zed",
     (
         Key("weight", "weight", Number(0.01, 100), f"{AppSettings().weight:g}",
-            "its share; a program without a weight has 1"),
+            "its share"),
         Key("lane", "lane", Choice(LANES), AppSettings().lane,
             "lane of its requests that name none"),
     ),

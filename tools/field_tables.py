@@ -22,7 +22,7 @@ from umaserve.protocol.tables.fields import GENERATE_FIELDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, OPTIONS = ROOT / "docs/PROTOCOL.md", ROOT / "umaserve/client/options.py"
-HEAD = "| field | takes; default | what it does |\n| --- | --- | --- |\n"
+HEAD = "| field | takes; default | meaning |\n| --- | --- | --- |\n"
 # arguments of their own, and the API key's name, which is for the gateway to set
 NO_OPTIONS = ("id", "prompt", "messages", "key")
 # of fields that are decoded later

@@ -108,7 +108,7 @@ bytes on Linux and 103 on macOS.
 
 ## Other environment variables
 
-| variable | what it does |
+| variable | effect |
 | --- | --- |
 | `UMA_DEBUG=1` | as `UMA_LOG_LEVEL=debug`; `UMA_LOG_LEVEL` beats it |
 | `UMA_CACHE_DIR` | folder of [builds](BUILD.md) and compiled code |

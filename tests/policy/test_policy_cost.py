@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from umaserve.policy.cost.model import (
     FADED,
     FRESH,
+    IN_TURNS_COST,
     MODES,
     MOST_SURE,
-    PIECES_COST,
     CostModel,
     is_known,
     largest_chunk,
@@ -26,7 +26,7 @@ from umaserve.policy.cost.model import (
     predict,
     prompt_class,
 )
-from umaserve.policy.cost.sweet_spot import LOOK_AT_MOST
+from umaserve.policy.cost.sweet_spot import LOOK_AT_MOST, WORTH
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,14 +209,14 @@ def test_what_an_earlier_run_learned_is_believed_less():
     assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(10.0)
 
 
-def test_doubted_rows_take_no_longer_than_each_in_turn():
+def test_doubted_rows_take_little_longer_than_each_in_turn():
     """Others used the cores while it was measured: a tick thought so long is never looked at."""
-    cost = seen((1, 0, 1.0), (2, 0, 1.5), (3, 0, 20.0))
+    cost = seen((1, 0, 1.0), (2, 0, 2.4), (3, 0, 20.0))
     assert predict(cost, 0, 3, 0, 0.0) == pytest.approx(20.0)
     cost.doubt()
-    assert predict(cost, 0, 3, 0, 0.0) == pytest.approx(PIECES_COST * 3.0)
-    assert PIECES_COST < LOOK_AT_MOST
-    assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(1.5)
+    assert predict(cost, 0, 3, 0, 0.0) == pytest.approx(IN_TURNS_COST * 3.0)
+    assert 1.0 / WORTH < IN_TURNS_COST < LOOK_AT_MOST
+    assert predict(cost, 0, 2, 0, 0.0) == pytest.approx(2.4)
 
 
 def seen(*ticks, then=0):

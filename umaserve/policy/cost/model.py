@@ -42,9 +42,11 @@ FORGET = 0.998  # of the sums behind the slope, per tick
 MOST_SURE = 32.0  # counts go no further
 FADE_EVERY, FADE, FADED = 64.0, 0.8, 3.0  # every so many ticks all counts shrink, down to that
 # A chunk takes no longer than smaller ones for as many tokens, from so many on.  (Below, a few
-# tokens may take another kernel than one.)  Several rows take no longer than each in turn.  What
-# was measured while others ran is found out by it.
+# tokens may take another kernel than one.)  What was measured while others ran is found out by it.
 PIECES, PIECES_COST = 8, 1.05
+# Several rows take at most as many times what they take in turns: more than that was measured while
+# others ran.  So much is worth a look (`sweet_spot.LOOK_AT_MOST`), and they are not merged for it.
+IN_TURNS_COST = 1.25
 FRESH = 6.0  # ticks after which a shape that had faded is believed as any other
 # weight of a tick until then, if it took less than it was believed to take.  One that took so much
 # less leaves the shape as doubtful as it was
@@ -267,7 +269,7 @@ def _decode(cost, mode, rows, past):
     if cost.count[mode, r, 0] >= SURE:
         value = _at(cost, mode, r, 0, rows, 0, past)
         if r > 1 and cost.count[mode, r, 0] < FRESH and cost.count[mode, 1, 0] >= SURE:
-            value = min(value, PIECES_COST * rows * _at(cost, mode, 1, 0, 1, 0, past))
+            value = min(value, IN_TURNS_COST * rows * _at(cost, mode, 1, 0, 1, 0, past))
         return value
     below, above = _neighbours(cost.count[mode, :, 0], r)
     if below > 0 and above > 0:

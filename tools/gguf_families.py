@@ -202,24 +202,47 @@ def _delta_net(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     yield from _ends(shape, make, "output_norm")
     for i in range(shape.n_layer):
         layers = _Layers(make, f"blk.{i}.")
-        yield layers.norm("attn_norm", shape.n_embd)
-        yield layers.norm("post_attention_norm", shape.n_embd)
-        if is_attention(shape, i):  # half of a query is a gate
-            for tensor in layers.attention(shape):
-                d, q = tensor.dims
-                is_query = tensor.name.endswith("attn_q.weight")
-                yield dataclasses.replace(tensor, dims=(d, 2 * q)) if is_query else tensor
-            yield layers.norm("attn_q_norm", shape.head_dim)
-            yield layers.norm("attn_k_norm", shape.head_dim)
-        else:
-            yield from _delta_layer(shape, layers)
-        if shape.n_expert:
-            yield from layers.experts(shape)
-            yield layers.filled(
-                "ffn_gate_inp_shexp.weight", np.zeros(shape.n_embd, np.float32)
-            )  # half of what the shared expert says is added
-        else:
-            yield from layers.feed_forward(shape)
+        yield from _delta_block(shape, layers, is_attention(shape, i))
+    for i in range(shape.n_layer, shape.n_layer + shape.draft_layers):
+        layers = _Layers(make, f"blk.{i}.")
+        yield from _delta_block(shape, layers, attends=True)
+        yield from _draft_ends(shape, layers)
+
+
+def _delta_block(shape: Shape, layers: _Layers, attends: bool) -> Iterator[Tensor]:
+    yield layers.norm("attn_norm", shape.n_embd)
+    yield layers.norm("post_attention_norm", shape.n_embd)
+    if attends:  # half of a query is a gate
+        for tensor in layers.attention(shape):
+            d, q = tensor.dims
+            is_query = tensor.name.endswith("attn_q.weight")
+            yield dataclasses.replace(tensor, dims=(d, 2 * q)) if is_query else tensor
+        yield layers.norm("attn_q_norm", shape.head_dim)
+        yield layers.norm("attn_k_norm", shape.head_dim)
+    else:
+        yield from _delta_layer(shape, layers)
+    if shape.n_expert:
+        yield from layers.experts(shape)
+        yield layers.filled(
+            "ffn_gate_inp_shexp.weight", np.zeros(shape.n_embd, np.float32)
+        )  # half of what the shared expert says is added
+    else:
+        yield from layers.feed_forward(shape)
+
+
+def _draft_ends(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
+    """Yield what a head for several tokens has beside its layer.
+
+    It reads a token's embedding and the model's state before that token, one behind the other.
+    """
+    d = shape.n_embd
+    yield layers.matrix("nextn.eh_proj", 2 * d, d)
+    yield layers.norm("nextn.enorm", d)
+    yield layers.norm("nextn.hnorm", d)
+    yield layers.norm("nextn.shared_head_norm", d)
+    if shape.draft_output:
+        std = 3 * d**-0.5
+        yield layers.make(f"{layers.at}nextn.shared_head_head.weight", (d, shape.n_vocab), std)
 
 
 def _gpt_oss(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:

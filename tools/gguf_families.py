@@ -1,7 +1,7 @@
 """Tensors and keys of the families beside Llama's: recurrent, hybrid, mixtures, encoders.
 
 Names and dimensions are what llama.cpp's loaders ask for (``src/models/{mamba,mamba2,jamba,lfm2,
-qwen35,qwen35moe,qwen3next,granite-hybrid,openai-moe,nemotron-h,gpt2,bert,t5}.cpp``).
+qwen35,qwen35moe,qwen3next,glm4-moe,granite-hybrid,openai-moe,nemotron-h,gpt2,bert,t5}.cpp``).
 
 Long: the tensors of each family.
 """
@@ -54,6 +54,8 @@ def keys(shape: Shape) -> dict[str, Key]:
         ends = [0 if i % 2 == 0 else shape.n_ff for i in range(shape.n_layer)]
         out["nemotron_h.feed_forward_length"] = ends
         out["nemotron_h.attention.layer_norm_epsilon"] = float(shape.norm_eps)
+    if arch == "glm4moe":
+        out["glm4moe.expert_shared_count"] = 1
     if arch == "granitehybrid":
         out["granitehybrid.rope.scaling.finetuned"] = False  # positions turn nothing
     if arch == "lfm2":
@@ -245,6 +247,20 @@ def _draft_ends(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
         yield layers.make(f"{layers.at}nextn.shared_head_head.weight", (d, shape.n_vocab), std)
 
 
+def _glm4_moe(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+    """All layers are mixtures, with an expert that all tokens use."""
+    yield from _ends(shape, make, "output_norm")
+    for i in range(shape.n_layer + shape.draft_layers):
+        layers = _Layers(make, f"blk.{i}.")
+        yield layers.norm("attn_norm", shape.n_embd)
+        yield from layers.attention(shape)
+        yield layers.norm("post_attention_norm", shape.n_embd)
+        yield from layers.experts(shape)
+        yield layers.filled("exp_probs_b.bias", np.zeros(shape.n_expert, np.float32))
+        if i >= shape.n_layer:
+            yield from _draft_ends(shape, layers)
+
+
 def _gpt_oss(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     """Each second layer has a window, and heads may attend to nothing (sinks)."""
     yield from _ends(shape, make, "output_norm")
@@ -384,6 +400,7 @@ _FAMILIES: dict[str, Callable[[Shape, type[Tensor]], Iterator[Tensor]]] = {
     "qwen35": _delta_net,
     "qwen35moe": _delta_net,
     "qwen3next": _delta_net,
+    "glm4moe": _glm4_moe,
     "gpt-oss": _gpt_oss,
     "nemotron_h": _nemotron_h,
     "gpt2": _gpt2,

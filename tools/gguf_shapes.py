@@ -198,7 +198,11 @@ SHAPES: dict[str, Shape] = {
             ssm=Ssm(4, 128, 32, 4, 2), rope_sections=(4, 6, 6, 0), n_ff_expert=64, n_ff_shared=64,
             **_SMALL | _QWEN | {"tied": True}, **_HEADS, **_EXPERTS,
         ),
-        Shape(  # the same with its heads for several tokens
+        Shape(
+            "glm4moe-mtp-micro", "glm4moe", n_layer=4, draft_layers=1, n_ff_expert=64,
+            n_ff_shared=64, **_SMALL | _QWEN, **_HEADS, **_EXPERTS,
+        ),
+        Shape(  # Qwen 3.5 35B A3B with its heads for several tokens
             "qwen3.5-35b-a3b-mtp", "qwen35moe", n_layer=40, n_embd=2048, n_head=16, n_head_kv=2,
             head_dim=256, n_ff=512, n_ctx=262144, tied=False, n_expert=256, n_expert_used=8,
             n_ff_expert=512, n_ff_shared=512, attention_every=4, ssm=Ssm(4, 4096, 128, 32, 16),

@@ -76,7 +76,8 @@ _ADDING = (
 )  # fmt: skip
 # Families beside plain decoders of which all that a layer adds is listed there.
 _CHAINS = (
-    "lfm2", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "gpt-oss", "nemotron_h",
+    "lfm2", "qwen35", "qwen35moe", "qwen3next", "glm4moe", "granitehybrid", "gpt-oss",
+    "nemotron_h",
 )  # fmt: skip
 
 

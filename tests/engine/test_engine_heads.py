@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.engine.test_engine_draft_states import Chats
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
+from tests.support.patches.engine_faults import disturbed_and_checked
 from tests.support.patches.scripted import heads_with_few_cells
 from tests.support.small_models import write_model
 from umaserve.engine.model import heads
 from umaserve.models.gguf import check_gguf
 from umaserve.wire import messages as m
 
-SHAPES = ["qwen35-mtp-micro", "qwen35moe-mtp-micro"]
+SHAPES = ["qwen35-mtp-micro", "qwen35moe-mtp-micro", "glm4moe-mtp-micro"]
 UNBOUND = ("latency-guard", "sweet-spot")  # rows that take turns have no drafts
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 LONG = 120  # tokens of an answer
@@ -123,6 +125,28 @@ def test_answers_are_right_where_drafts_are_wrong(tmp_path: Path, shape: str) ->
                 engine.release(serial)
                 texts[i] = [*texts[i], *said, *words(i, 10)]
         assert drafts(engine)[0] > 100
+        assert engine.close() == 0
+    judge.close()
+
+
+@pytest.mark.timeout(240)
+def test_random_chats_are_right(tmp_path: Path) -> None:
+    """Few cells and little room for texts: rows are parked, evicted, restored and forgotten."""
+    path = write_model(tmp_path / "random.gguf", SHAPES[0], quant="f16")
+    judge, steps = Oracle(2048, path), 150
+    patch = functools.partial(disturbed_and_checked, seed=steps)
+    with DrivenEngine(
+        model=path, patch=patch, n_ctx=512, n_positions=256, n_seq=4, cache_bytes=4 << 20,
+        speculate="mtp", without=UNBOUND,
+    ) as engine:  # fmt: skip
+        chats, header = Chats(engine, judge, steps), engine.table.header
+        while chats.steps < steps:
+            chats.step()
+        for serial in chats.alive:
+            engine.wait(serial)
+        chats.look()
+        assert header.preemptions > 0 and header.cache_hits > 0
+        assert drafts(engine)[0] > steps
         assert engine.close() == 0
     judge.close()
 

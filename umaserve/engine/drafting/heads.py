@@ -6,19 +6,19 @@ until its next one.  So each tick ends with copies of its rows' newest states, f
 draft later.  Where more of a row's states would be lost, as a prompt's, the heads read them first.
 
 A text whose tokens were not all computed in such ticks gets no drafts of the heads: its beginning
-came from the prefix cache, or was computed beside the ticks.  Unless the heads have read the same
-beginning for the row's request before.
+came from the prefix cache, or was computed beside the ticks.  Unless the heads hold the same
+beginning for that row or another, such as the row of the turn before.
 """
 
 from __future__ import annotations
 
 from umaserve.drafts.rates import BY_MODEL
-from umaserve.engine.native.calls import call_i64_ptr
+from umaserve.engine.native.calls import call_i64_ptr, call_i64_ptr_four_i32
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.sampling.select import row_at
 
-from .sequences import computed, copy_state, feed, has_room, keep_common, keep_state, owner
+from .sequences import computed, copy_state, cut, feed, has_room, keep_common, keep_state, owner
 from .speaker import KEPT
 
 
@@ -29,7 +29,7 @@ def take_states(speaker, columns, state, drafts, plan, entries, batch, native):
     size, at = 4 * speaker.states.shape[2], 0
     for e in range(entries):
         s = plan.slots[e]
-        if here and not speaker.reading.failed:
+        if here and plan.counts[e] > 0 and not speaker.reading.failed:
             start, n = batch.pos[at], columns.n_past[s]
             if _follows(speaker, columns, drafts, s, start, n):
                 _take(speaker, columns, state, s, start, n, here + size * at, native)
@@ -44,11 +44,38 @@ def _follows(speaker, columns, drafts, s, start, n):
     if n <= start or n >= speaker.held.shape[1]:
         return False
     if speaker.text[s] != columns.arrival[s] or speaker.n_known[s] != start:
-        keep_common(
-            speaker, s, owner(columns, drafts, s), columns.tokens[s], columns.n_tokens[s]
-        )
+        whose = owner(columns, drafts, s)
+        keep_common(speaker, s, whose, columns.tokens[s], columns.n_tokens[s])
+        if speaker.text[s] != columns.arrival[s] and speaker.n_known[s] < start:
+            _adopt(speaker, s, whose, columns.tokens[s], start)
         speaker.text[s] = columns.arrival[s]
     return speaker.n_known[s] >= start
+
+
+@njit(**INNER)
+def _adopt(speaker, s, whose, tokens, n):
+    """Let a row have what the heads hold for another one of the first ``n`` of its ``tokens``.
+
+    They share the cells.
+    """
+    for other in range(speaker.n_held.size):
+        if speaker.whose[other] != whose or speaker.n_known[other] < n:
+            continue
+        same = 0
+        while same < n and speaker.held[other, same] == tokens[same]:
+            same += 1
+        if same < n:
+            continue
+        held = min(speaker.n_held[other], n)
+        cut(speaker, s, 0)
+        call_i64_ptr_four_i32(speaker.share, speaker.memory, other, s, 0, held)
+        for at in range(n):
+            speaker.held[s, at] = tokens[at]
+        for at in range(KEPT):
+            copy_state(speaker.states[other, at], speaker.states[s, at])
+        speaker.reading.used += held
+        speaker.n_held[s], speaker.n_known[s] = held, n
+        return
 
 
 @njit(**INNER, _nrt=True)

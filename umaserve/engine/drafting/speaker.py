@@ -39,7 +39,8 @@ class Speaker(NamedTuple):
     ``maxima`` float32: room for `find_maxima`.  ``cost``: the cost model of its own ticks.
 
     The heads read each token with the hidden state that the model had before it.  ``states_of`` and
-    ``state_of`` are addresses of libllama's functions for these; 0 = a draft model.  ``states``
+    ``state_of`` are addresses of libllama's functions for these; 0 = a draft model.  ``share`` is
+    that of ``llama_memory_seq_cp``.  ``states``
     float32[rows, KEPT, n_embd]: the newest of each row, by position modulo KEPT.  ``n_known``
     int32[rows]: tokens of ``held`` whose states are known.  ``text`` int64[rows]: the request whose
     text these are, by its arrival.  ``inputs`` float32[n_batch, n_embd]: states in the batch.
@@ -60,6 +61,7 @@ class Speaker(NamedTuple):
     cost: CostModel
     states_of: int
     state_of: int
+    share: int
     states: np.ndarray
     n_known: np.ndarray
     text: np.ndarray
@@ -79,7 +81,7 @@ class Speaker(NamedTuple):
             states, inputs = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.float32)
             return cls(
                 0, 0, 0, 0, 0, 0, arrays, held, none, whose, maxima, reading, cost,
-                0, 0, states, none.copy(), whose.copy(), inputs,
+                0, 0, 0, states, none.copy(), whose.copy(), inputs,
             )  # fmt: skip
         reading.cells = draft.context.n_ctx
         blocks = -(-draft.n_vocab // 64)
@@ -101,6 +103,7 @@ class Speaker(NamedTuple):
             CostModel.unknown(),
             hidden.states if hidden else 0,
             hidden.state if hidden else 0,
+            library.address("llama_memory_seq_cp"),
             np.zeros((n_slots, KEPT, n_embd) if hidden else (1, 1, 1), np.float32),
             np.zeros(n_slots, np.int32),
             np.zeros(n_slots, np.int64),

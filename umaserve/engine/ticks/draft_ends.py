@@ -9,6 +9,9 @@ from umaserve.engine.drafting.speaker import KEPT
 from umaserve.engine.native.calls import now_ns, wake
 from umaserve.jit.compiled import njit
 from umaserve.jit.inner import PHASE
+from umaserve.wire import table as t
+
+BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE
 
 
 @njit(**PHASE)
@@ -23,10 +26,16 @@ def hear(loop):
         return  # which keeps none
     if flight.outputs_sent and facts.tokens > KEPT:
         wake(loop.native)  # nobody's token waits until a prompt is read
+    header = loop.columns.header
+    # it can hang as a tick can
+    header.tick_start_ns = header.heartbeat_ns = facts.sampled_ns
+    header.busy = BUSY_DECODE
     take_states(
         speaker, loop.columns, loop.state, loop.drafts, loop.plan, flight.entries, loop.batch,
         loop.native,
     )  # fmt: skip
+    header.busy = BUSY_IDLE
+    header.tick_start_ns = 0
     facts.heard_ns = now_ns(loop.native) - facts.sampled_ns
 
 

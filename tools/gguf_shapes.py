@@ -174,6 +174,11 @@ SHAPES: dict[str, Shape] = {
             ssm=Ssm(4, 2048, 128, 16, 16), rope_sections=(11, 11, 10, 0), **_QWEN,
         ),
         Shape(
+            "qwen35-0.8b-mtp", "qwen35", n_layer=24, n_embd=1024, n_head=8, n_head_kv=2,
+            head_dim=256, n_ff=3584, n_ctx=262144, tied=True, attention_every=4, draft_layers=1,
+            ssm=Ssm(4, 2048, 128, 16, 16), rope_sections=(11, 11, 10, 0), **_QWEN,
+        ),
+        Shape(
             "nemotron-h-micro", "nemotron_h", n_layer=4, attention_every=2,
             ssm=Ssm(4, 256, 32, 4), **_SMALL, **_HEADS, **_LLAMA_SPM,
         ),

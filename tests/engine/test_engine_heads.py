@@ -23,7 +23,7 @@ SHAPES = ["qwen35-mtp-micro", "qwen35moe-mtp-micro", "glm4moe-mtp-micro"]
 UNBOUND = ("latency-guard", "sweet-spot")  # rows that take turns have no drafts
 GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
 LONG = 120  # tokens of an answer
-NEAR = 0.5  # logits; a token that is taken out or put in shows as a gap of more than 2
+NEAR = 1.5  # logits, as experts change at a near tie; a token too many shows as more than 2
 
 
 def an_engine(path: str, speculate: str = "mtp", **fields) -> DrivenEngine:
@@ -174,7 +174,7 @@ def test_a_text_longer_than_their_cells_gets_none(chain: str) -> None:
         before = drafts(engine)
         assert answer(engine, [*words(6, 700), 4000]) == list(range(4001, 4001 + LONG))
         assert (drafts(engine) == before).all()
-        assert answer(engine, [*words(6, 70), 4000]) == list(range(4001, 4001 + LONG))
+        assert answer(engine, [*words(8, 70), 4000]) == list(range(4001, 4001 + LONG))
         assert (drafts(engine) > before).all()
 
 

@@ -4,6 +4,7 @@
     python -m benchmarks.drafts --model qwen3-30b-a3b --specs ngram-simple
     python -m benchmarks.drafts --model qwen3-30b-a3b --forced chain
     python -m benchmarks.drafts --forced chain --draft-model micro-151k --specs draft-simple
+    python -m benchmarks.drafts --forced chain --model chain-with-heads.gguf --specs draft-mtp
     python -m benchmarks.drafts --without-peer --streams 1 --words 60 --answer 200 --rounds 3
 
 Each stream has a text of its own (`benchmarks.repeated_texts`): ``copies`` are edited files and
@@ -225,7 +226,7 @@ def their_side(
     most = sizes.parallel * (MOST_DRAFTED + 1)
     # it ends where one batch does not hold all rows and drafts
     drafting = ("--spec-type", spec, "-b", str(max(USUAL_BATCH, most)))
-    drafting += ("-md", drafter) if spec.startswith("draft") else ()
+    drafting += ("-md", drafter) if drafter and spec.startswith("draft") else ()
     side = Theirs(model, sizes, extra=drafting if spec else ())
     try:
         side.wait_ready()

@@ -1,7 +1,7 @@
 """Tensors and keys of the families beside Llama's: recurrent, hybrid, mixtures, encoders.
 
 Names and dimensions are what llama.cpp's loaders ask for (``src/models/{mamba,mamba2,jamba,lfm2,
-qwen35,qwen35moe,qwen3next,granite-hybrid,openai-moe,nemotron-h,gpt2,bert,t5}.cpp``).
+qwen35,qwen35moe,qwen3next,glm4-moe,granite-hybrid,openai-moe,nemotron-h,gpt2,bert,t5}.cpp``).
 
 Long: the tensors of each family.
 """
@@ -54,6 +54,8 @@ def keys(shape: Shape) -> dict[str, Key]:
         ends = [0 if i % 2 == 0 else shape.n_ff for i in range(shape.n_layer)]
         out["nemotron_h.feed_forward_length"] = ends
         out["nemotron_h.attention.layer_norm_epsilon"] = float(shape.norm_eps)
+    if arch == "glm4moe":
+        out["glm4moe.expert_shared_count"] = 1
     if arch == "granitehybrid":
         out["granitehybrid.rope.scaling.finetuned"] = False  # positions turn nothing
     if arch == "lfm2":
@@ -202,24 +204,61 @@ def _delta_net(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
     yield from _ends(shape, make, "output_norm")
     for i in range(shape.n_layer):
         layers = _Layers(make, f"blk.{i}.")
+        yield from _delta_block(shape, layers, is_attention(shape, i))
+    for i in range(shape.n_layer, shape.n_layer + shape.draft_layers):
+        layers = _Layers(make, f"blk.{i}.")
+        yield from _delta_block(shape, layers, attends=True)
+        yield from _draft_ends(shape, layers)
+
+
+def _delta_block(shape: Shape, layers: _Layers, attends: bool) -> Iterator[Tensor]:
+    yield layers.norm("attn_norm", shape.n_embd)
+    yield layers.norm("post_attention_norm", shape.n_embd)
+    if attends:  # half of a query is a gate
+        for tensor in layers.attention(shape):
+            d, q = tensor.dims
+            is_query = tensor.name.endswith("attn_q.weight")
+            yield dataclasses.replace(tensor, dims=(d, 2 * q)) if is_query else tensor
+        yield layers.norm("attn_q_norm", shape.head_dim)
+        yield layers.norm("attn_k_norm", shape.head_dim)
+    else:
+        yield from _delta_layer(shape, layers)
+    if shape.n_expert:
+        yield from layers.experts(shape)
+        yield layers.filled(
+            "ffn_gate_inp_shexp.weight", np.zeros(shape.n_embd, np.float32)
+        )  # half of what the shared expert says is added
+    else:
+        yield from layers.feed_forward(shape)
+
+
+def _draft_ends(shape: Shape, layers: _Layers) -> Iterator[Tensor]:
+    """Yield what a head for several tokens has beside its layer.
+
+    It reads a token's embedding and the model's state before that token, one behind the other.
+    """
+    d = shape.n_embd
+    yield layers.matrix("nextn.eh_proj", 2 * d, d)
+    yield layers.norm("nextn.enorm", d)
+    yield layers.norm("nextn.hnorm", d)
+    yield layers.norm("nextn.shared_head_norm", d)
+    if shape.draft_output:
+        std = 3 * d**-0.5
+        yield layers.make(f"{layers.at}nextn.shared_head_head.weight", (d, shape.n_vocab), std)
+
+
+def _glm4_moe(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
+    """All layers are mixtures, with an expert that all tokens use."""
+    yield from _ends(shape, make, "output_norm")
+    for i in range(shape.n_layer + shape.draft_layers):
+        layers = _Layers(make, f"blk.{i}.")
         yield layers.norm("attn_norm", shape.n_embd)
+        yield from layers.attention(shape)
         yield layers.norm("post_attention_norm", shape.n_embd)
-        if is_attention(shape, i):  # half of a query is a gate
-            for tensor in layers.attention(shape):
-                d, q = tensor.dims
-                is_query = tensor.name.endswith("attn_q.weight")
-                yield dataclasses.replace(tensor, dims=(d, 2 * q)) if is_query else tensor
-            yield layers.norm("attn_q_norm", shape.head_dim)
-            yield layers.norm("attn_k_norm", shape.head_dim)
-        else:
-            yield from _delta_layer(shape, layers)
-        if shape.n_expert:
-            yield from layers.experts(shape)
-            yield layers.filled(
-                "ffn_gate_inp_shexp.weight", np.zeros(shape.n_embd, np.float32)
-            )  # half of what the shared expert says is added
-        else:
-            yield from layers.feed_forward(shape)
+        yield from layers.experts(shape)
+        yield layers.filled("exp_probs_b.bias", np.zeros(shape.n_expert, np.float32))
+        if i >= shape.n_layer:
+            yield from _draft_ends(shape, layers)
 
 
 def _gpt_oss(shape: Shape, make: type[Tensor]) -> Iterator[Tensor]:
@@ -361,6 +400,7 @@ _FAMILIES: dict[str, Callable[[Shape, type[Tensor]], Iterator[Tensor]]] = {
     "qwen35": _delta_net,
     "qwen35moe": _delta_net,
     "qwen3next": _delta_net,
+    "glm4moe": _glm4_moe,
     "gpt-oss": _gpt_oss,
     "nemotron_h": _nemotron_h,
     "gpt2": _gpt2,

@@ -82,6 +82,8 @@ class Shape:
     ssm: Ssm | None = None
     attention_every: int = 0  # of a hybrid: one layer in so many attends
     ranks: bool = False  # documents by a query: a head makes scores
+    draft_layers: int = 0  # behind the others: heads for several tokens (MTP)
+    draft_output: bool = False  # these have an output matrix of their own
 
 
 _QWEN = {
@@ -161,9 +163,19 @@ SHAPES: dict[str, Shape] = {
             "qwen35-micro", "qwen35", n_layer=4, attention_every=2, ssm=Ssm(4, 128, 32, 4, 2),
             rope_sections=(4, 6, 6, 0), **_SMALL | _QWEN | {"tied": True}, **_HEADS,
         ),
+        Shape(
+            "qwen35-mtp-micro", "qwen35", n_layer=4, attention_every=2, draft_layers=1,
+            ssm=Ssm(4, 128, 32, 4, 2), rope_sections=(4, 6, 6, 0),
+            **_SMALL | _QWEN | {"tied": True}, **_HEADS,
+        ),
         Shape(  # with Qwen 2's vocabulary, and positions that turn all of a head
             "qwen35-0.8b", "qwen35", n_layer=24, n_embd=1024, n_head=8, n_head_kv=2, head_dim=256,
             n_ff=3584, n_ctx=262144, tied=True, attention_every=4,
+            ssm=Ssm(4, 2048, 128, 16, 16), rope_sections=(11, 11, 10, 0), **_QWEN,
+        ),
+        Shape(
+            "qwen35-0.8b-mtp", "qwen35", n_layer=24, n_embd=1024, n_head=8, n_head_kv=2,
+            head_dim=256, n_ff=3584, n_ctx=262144, tied=True, attention_every=4, draft_layers=1,
             ssm=Ssm(4, 2048, 128, 16, 16), rope_sections=(11, 11, 10, 0), **_QWEN,
         ),
         Shape(
@@ -184,6 +196,22 @@ SHAPES: dict[str, Shape] = {
             head_dim=256, n_ff=512, n_ctx=262144, tied=False, n_expert=256, n_expert_used=8,
             n_ff_expert=512, n_ff_shared=512, attention_every=4, ssm=Ssm(4, 4096, 128, 32, 16),
             rope_sections=(11, 11, 10, 0),
+            **_QWEN | {"rope_base": 1e7, "vocab": "qwen35", "n_vocab": 248320},
+        ),
+        Shape(
+            "qwen35moe-mtp-micro", "qwen35moe", n_layer=4, attention_every=2, draft_layers=1,
+            ssm=Ssm(4, 128, 32, 4, 2), rope_sections=(4, 6, 6, 0), n_ff_expert=64, n_ff_shared=64,
+            **_SMALL | _QWEN | {"tied": True}, **_HEADS, **_EXPERTS,
+        ),
+        Shape(
+            "glm4moe-mtp-micro", "glm4moe", n_layer=4, draft_layers=1, n_ff_expert=64,
+            n_ff_shared=64, **_SMALL | _QWEN, **_HEADS, **_EXPERTS,
+        ),
+        Shape(  # Qwen 3.5 35B A3B with its heads for several tokens
+            "qwen3.5-35b-a3b-mtp", "qwen35moe", n_layer=40, n_embd=2048, n_head=16, n_head_kv=2,
+            head_dim=256, n_ff=512, n_ctx=262144, tied=False, n_expert=256, n_expert_used=8,
+            n_ff_expert=512, n_ff_shared=512, attention_every=4, ssm=Ssm(4, 4096, 128, 32, 16),
+            rope_sections=(11, 11, 10, 0), draft_layers=1,
             **_QWEN | {"rope_base": 1e7, "vocab": "qwen35", "n_vocab": 248320},
         ),
         Shape(
@@ -334,7 +362,7 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
         "general.description": "Random weights in a model's shape, for benchmarks.",
         f"{arch}.context_length": shape.n_ctx,
         f"{arch}.embedding_length": shape.n_embd,
-        f"{arch}.block_count": shape.n_layer,
+        f"{arch}.block_count": shape.n_layer + shape.draft_layers,
         f"{arch}.feed_forward_length": shape.n_ff,
         f"{arch}.attention.head_count": shape.n_head,
         f"{arch}.attention.head_count_kv": shape.n_head_kv,
@@ -345,6 +373,8 @@ def metadata(shape: Shape) -> dict[str, gguf_families.Key]:
         f"{arch}.attention.layer_norm_rms_epsilon": float(shape.norm_eps),
         f"{arch}.vocab_size": shape.n_vocab,
     }
+    if shape.draft_layers:
+        out[f"{arch}.nextn_predict_layers"] = shape.draft_layers
     if shape.n_expert:
         out[f"{arch}.expert_count"] = shape.n_expert
         out[f"{arch}.expert_used_count"] = shape.n_expert_used

@@ -76,7 +76,8 @@ _ADDING = (
 )  # fmt: skip
 # Families beside plain decoders of which all that a layer adds is listed there.
 _CHAINS = (
-    "lfm2", "qwen35", "qwen35moe", "qwen3next", "granitehybrid", "gpt-oss", "nemotron_h",
+    "lfm2", "qwen35", "qwen35moe", "qwen3next", "glm4moe", "granitehybrid", "gpt-oss",
+    "nemotron_h",
 )  # fmt: skip
 
 
@@ -144,24 +145,33 @@ def tensor_chunks(
 
 def chain_chunks(
     tensor: Tensor, index: int, quant: Quant, pools: dict[tuple[int, float], memoryview], seed: int,
-    *, wrong: int = 0,
+    *, wrong: int = 0, heads_wrong: int = 0, from_state: bool = False,
 ) -> Iterator[bytes | memoryview]:  # fmt: skip
     """As `tensor_chunks`, of a model in which token t + 1 follows token t.
 
-    ``wrong``: behind two of so many tokens it is another one; 0 = behind none.
+    ``wrong``: behind two of so many tokens it is another one; 0 = behind none.  Heads for several
+    tokens say what follows the token that they read.  ``from_state``: the state that they read,
+    which is of the token before, and they are right once.  With an output matrix of their own they
+    are wrong behind two of ``heads_wrong`` tokens.
     """
+    if tensor.name.endswith("nextn.eh_proj.weight"):
+        yield one_half(tensor, quant_of(tensor, quant), second=from_state)
+        return
     if tensor.name.endswith(_ADDING):
         left = n_bytes(tensor, quant)
         while left:
             yield bytes(min(left, 1 << 24))
             left -= min(left, 1 << 24)
         return
-    if tensor.name != "output.weight":
+    of_heads = tensor.name.endswith("shared_head_head.weight")
+    if tensor.name != "output.weight" and not of_heads:
         yield from tensor_chunks(tensor, index, quant, pools, seed)
         return
     # its row t + 1 is the embedding of token t, the file's first tensor
     rows = b"".join(tensor_chunks(tensor, 0, quant, pools, seed))
     row = len(rows) // tensor.dims[1]
+    if of_heads:
+        wrong, row = heads_wrong, row * (1 + from_state)
     if not wrong:
         yield rows[-row:]
         yield memoryview(rows)[:-row]
@@ -171,6 +181,25 @@ def chain_chunks(
         first, second = shifted[at : at + row], shifted[at + row : at + 2 * row]
         shifted[at : at + 2 * row] = second + first
     yield shifted
+
+
+def one_half(tensor: Tensor, kind: Quant, *, second: bool) -> bytes:
+    """Data of a matrix that lets one half of what it is given through, the first or the second."""
+    columns, rows = tensor.dims
+    blocks = np.zeros((rows, columns // kind.block, kind.block_bytes), np.uint8)
+    for i in range(rows):
+        block, at = divmod(i + second * (columns - rows), kind.block)
+        if kind.ggml_type == QUANTS["q8_0"].ggml_type:
+            blocks[i, block, :2] = np.frombuffer(np.float16(1 / 127).tobytes(), np.uint8)
+            blocks[i, block, 2 + at] = 127
+        elif kind.ggml_type == QUANTS["q4_0"].ggml_type:
+            blocks[i, block, :2] = np.frombuffer(np.float16(1 / 7).tobytes(), np.uint8)
+            blocks[i, block, 2:] = 0x88
+            blocks[i, block, 2 + at % 16] += 7 << 4 * (at // 16)
+        else:
+            one = np.float16(1) if kind.block_bytes == 64 else np.float32(1)
+            blocks[i, block].view(one.dtype)[at] = one
+    return blocks.tobytes()
 
 
 def find_vocab(shape: Shape, given: Path | None) -> Path:
@@ -289,15 +318,15 @@ def check_destination(out: Path, size: int) -> None:
 
 def write_model(
     shape: Shape, quant_name: str, out: Path, seed: int, vocab: Path, pre: str | None = None,
-    *, chain: bool = False, wrong: int = 0,
+    *, chain: bool = False, **chained: int,
 ) -> int:  # fmt: skip
     """Write *out*; returns its size in bytes. The file appears whole or not at all.
 
     *pre* replaces the name of the pre-tokenizer, known to llama.cpp or not. *chain*: the model
-    writes the tokens in the order of their ids; its output matrix is its own. *wrong*: but for two
-    of so many.
+    writes the tokens in the order of their ids; its output matrix is its own. *chained*: for
+    `chain_chunks`.
     """
-    chunks = functools.partial(chain_chunks, wrong=wrong) if chain else tensor_chunks
+    chunks = functools.partial(chain_chunks, **chained) if chain else tensor_chunks
     quant = QUANTS[quant_name]
     plan = plan_file(shape, quant)
     keys = {key: container.Value.of(value) for key, value in gguf_shapes.metadata(shape).items()}
@@ -360,6 +389,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--chain-wrong", type=int, default=0, metavar="N",
         help="but for two of N tokens: a draft model for one with --chain",
     )  # fmt: skip
+    parser.add_argument(
+        "--heads-wrong", type=int, default=0, metavar="N",
+        help="with --chain, the model's own heads are wrong behind two of N tokens",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the sizes and write nothing")
     return parser
 
@@ -373,11 +406,14 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--seed must not be negative")
     if args.chain_wrong and (args.chain_wrong < 2 or not args.chain):
         raise UserError("--chain-wrong goes with --chain, and is 2 at least")
+    if args.heads_wrong and (args.heads_wrong < 2 or not args.chain or not shape.draft_layers):
+        raise UserError("--heads-wrong goes with --chain and a shape with heads, and is 2 at least")
     if args.chain:
         unknown = gguf_families.is_one(shape) and shape.arch not in _CHAINS
         if unknown or shape.arch.startswith("gemma"):
             raise UserError(f"--chain: no chain is known for {shape.arch}, of {shape.name}")
-        shape = dataclasses.replace(shape, tied=False)
+        own = bool(shape.draft_layers and args.heads_wrong) or shape.draft_output
+        shape = dataclasses.replace(shape, tied=False, draft_output=own)
     plan = plan_file(shape, QUANTS[args.quant])
     summary = (
         f"{shape.name} {args.quant}: {len(plan.tensors)} tensors, "
@@ -393,7 +429,7 @@ def run(args: argparse.Namespace) -> None:
     began = time.monotonic()
     total = write_model(
         shape, args.quant, args.out, args.seed, vocab, args.pre,
-        chain=args.chain, wrong=args.chain_wrong,
+        chain=args.chain, wrong=args.chain_wrong, heads_wrong=args.heads_wrong,
     )  # fmt: skip
     print(f"{summary}\nwrote {args.out}: {total:,} bytes in {time.monotonic() - began:.1f} s")
 

@@ -18,11 +18,16 @@ import make_model  # noqa: E402
 
 
 def write_model(
-    path: Path, shape: str, *, pre: str | None = None, quant: str = "q8_0", **changes: Any
-) -> str:
-    """The model of a shape's name, with ``changes`` of its fields; returns the path as text."""
+    path: Path, shape: str, *, pre: str | None = None, quant: str = "q8_0",
+    chained: dict[str, int] | None = None, **changes: Any,
+) -> str:  # fmt: skip
+    """The model of a shape's name, with ``changes`` of its fields; returns the path as text.
+
+    ``chained``: it is a chain, with these options of `make_model.chain_chunks`.
+    """
     known = dataclasses.replace(gguf_shapes.SHAPES[shape], **changes)
-    make_model.write_model(known, quant, path, 1, make_model.find_vocab(known, None), pre)
+    vocab, chain = make_model.find_vocab(known, None), chained is not None
+    make_model.write_model(known, quant, path, 1, vocab, pre, chain=chain, **chained or {})
     return str(path)
 
 

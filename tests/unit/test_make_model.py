@@ -137,7 +137,8 @@ def test_no_two_tokens_share_an_embedding() -> None:
 @pytest.mark.parametrize(
     "shape",
     ["micro-151k", "moe-micro", "lfm2-micro", "qwen35-micro", "qwen35moe-micro", "qwen3next-micro",
-     "granitehybrid-micro", "gpt-oss-micro", "nemotron-h-micro"],
+     "granitehybrid-micro", "gpt-oss-micro", "nemotron-h-micro", "qwen35-mtp-micro",
+     "glm4moe-mtp-micro"],
 )  # fmt: skip
 def test_in_a_chain_the_next_token_has_the_next_id(
     shape: str, library: llama.Library, tmp_path: Path
@@ -184,6 +185,26 @@ def test_llama_rope_factors_leave_fast_turns_and_stretch_slow_ones() -> None:
     assert (np.diff(factors) >= 0).all()
 
 
+@pytest.mark.parametrize("quant", ["q8_0", "q4_0", "f16"])
+@pytest.mark.parametrize("second", [False, True])
+def test_a_head_lets_one_half_of_its_input_through(quant: str, second: bool) -> None:
+    kind, tensor = make_model.QUANTS[quant], gguf_shapes.Tensor("x", (128, 64), 1.0)
+    data = np.frombuffer(make_model.one_half(tensor, kind, second=second), np.uint8)
+    blocks = data.reshape(64, 4, kind.block_bytes)
+    if quant == "f16":
+        values = blocks.view(np.float16).astype(np.float32)
+    else:
+        scale = blocks[..., :2].copy().view(np.float16).astype(np.float32)
+        rest = blocks[..., 2:]
+        if quant == "q4_0":
+            rest = np.concatenate([rest & 15, rest >> 4], axis=-1).astype(np.int32) - 8
+        else:
+            rest = rest.view(np.int8)
+        values = scale * rest
+    half = np.eye(64, 128, 64 * second)
+    assert np.abs(values.reshape(64, 128) - half).max() < 1e-3
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -198,6 +219,7 @@ def test_llama_rope_factors_leave_fast_turns_and_stretch_slow_ones() -> None:
         (["--shape", "moe-micro", "--out", "{tmp}/x", "--seed", "-1"], "--seed"),
         (["--shape", "mamba-micro", "--out", "{tmp}/x", "--chain"], "no chain is known for mamba"),
         (["--shape", "gemma3-micro", "--out", "{tmp}/x", "--chain"], "no chain is known"),
+        (["--shape", "moe-micro", "--out", "{tmp}/x", "--chain", "--heads-wrong", "9"], "a shape"),
     ],
 )
 def test_errors_are_sentences(

@@ -204,9 +204,10 @@ OPTIONS: tuple[Option, ...] = (
            "cores that compute prompts beside decoding, on the processor; 0 = no prompts beside "
            "the ticks, on an accelerator either", "auto"),
     Option("speculate", "--speculate", "UMA_SPECULATE", "scheduler", "speculate",
-           Choice(("auto", "ngram", "draft", "off")), "auto",
-           "drafts of tokens, from earlier text and by --draft-model; auto: as many as gain time "
-           "now; ngram: wherever the text repeats; draft: always, by the draft model"),
+           Choice(("auto", "ngram", "draft", "mtp", "off")), "auto",
+           "drafts of tokens, from earlier text, by --draft-model or by the model's own heads "
+           "(MTP); auto: as many as gain time now; ngram: wherever the text repeats; draft: "
+           "always, by the draft model; mtp: always, by the heads"),
     Option("draft_model", "--draft-model", "UMA_DRAFT_MODEL", "scheduler", "draft_model",
            Path("REF", "a path or a name"), "",
            "a smaller model of the same vocabulary that drafts tokens; a REF as of --model",

@@ -53,6 +53,7 @@ class Model:
         vocab_only: bool = False,
         repack: bool = True,
         experts_used: int = 0,
+        heads: bool = False,
     ) -> Model:
         """``llama_model_load_from_file``.
 
@@ -60,10 +61,10 @@ class Model:
         the weights in their layout, unless `_may_repack` is False. Otherwise libllama reads the
         mapped file.
         `n_gpu_layers` below 0 means all. `experts_used` stands in the place of the model's own
-        number of experts (0 leaves it; `why_not_used` says what the model can). `progress` is
-        called in this thread with the fraction loaded and goes on returning True to continue.
-        Raises `ModelLoadError` with the reason that libllama logged; what it warned about (memory
-        that could not be locked, say) is in `warnings`. The file's header is checked first, because
+        number of experts (0 leaves it; `why_not_used` says what the model can). `heads`: load those
+        for several tokens (MTP), which the file must have. `progress` is called in this thread with
+        the fraction loaded and returns True to continue. Raises `ModelLoadError` with the reason
+        that libllama logged; its warnings are in `warnings`. The file's header is checked first:
         libllama may abort on damage.
         """
         lib, ffi = library.lib, library.ffi
@@ -75,7 +76,7 @@ class Model:
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.load_mode = getattr(lib, _LOAD_MODES[use_mmap, use_mlock])
-        params.vocab_only = vocab_only
+        params.vocab_only, params.load_mtp = vocab_only, heads
         params.use_extra_bufts = repack and (vocab_only or _may_repack(library, path))
         # has to live until the model is loaded
         overrides = _overrides(library, {used_key(info): experts_used} if experts_used else {})

@@ -356,12 +356,13 @@ class _Run:
         where = ready.backend
         if ready.device.lower() != where:
             where += f", {ready.device}"
+        notes = (NOTE if ready.is_base else "", ready.off, ready.heads)
         addresses = self.claimed.path + (f" and {self.http.url}" if self.http is not None else "")
         self.daemon.log(
             "info",
             f"serving {ready.model_name} on {addresses} ({where}; {ready.n_ctx} KV cells, "
             f"{ready.n_seq} sequences, {config.max_sessions} sessions; ready in {ms:.0f} ms)"
-            + "".join(f"; {each}" for each in (NOTE if ready.is_base else "", ready.off) if each),
+            + "".join(f"; {each}" for each in notes if each),
         )
         self.manager.tell("READY=1")
 

@@ -152,7 +152,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     cache_dir: str = ""  # where they are kept beyond the engine's life; empty = nowhere
     cache_disk: int = 0  # bytes of it
     policy: str = "guarded"  # or module:function
-    # where drafts come from: "ngram", "draft", "off"; auto = both, by what they gain
+    # where drafts come from: "ngram", "draft", "mtp", "off"; auto = all, by what they gain
     speculate: str = "auto"
     draft_model: str = ""  # the path of the model that drafts
     mmproj: str = ""  # the path of the projector of pictures
@@ -414,6 +414,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     why_no_shift: str = ""  # why no context can be shifted; empty where it can
     why_no_drafts: str = ""  # why no tokens can be drafted with this model; empty where they can
     draft_model: str = ""  # the path of the model that drafts for it; empty where none does
+    heads: str = ""  # whether its own heads (MTP) draft, or why not; empty: nobody asked
     eyes_program: str = ""  # uma-eyes, of the build that the engine runs
     why_no_eyes: str = "this model reads text only"  # why it sees no pictures; empty where it does
     n_embd_input: int = 0  # numbers of an embedding that it takes in place of a token

@@ -134,3 +134,10 @@ def draft_model_that_thinks_it_is_large() -> None:
         return speaker
 
     Speaker.of = of  # type: ignore[method-assign, assignment]
+
+
+def heads_with_few_cells(cells: int) -> None:
+    """A model's own heads have so many KV cells at most."""
+    from umaserve.engine.model import heads
+
+    heads.CELLS = cells

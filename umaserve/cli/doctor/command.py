@@ -180,9 +180,10 @@ def _socket(report: Report, path: str) -> None:
         return
     name = (info.get("model") or {}).get("name") or "no model"
     report.ok("socket", f"{path}: a daemon runs (pid {info.get('pid')}, {name})")
-    off = (info.get("model") or {}).get("off")
-    if off:
-        report.ok("loaded", f"{name}: {off}")
+    model = info.get("model") or {}
+    said = "; ".join(model[key] for key in ("off", "heads") if model.get(key))
+    if said:
+        report.ok("loaded", f"{name}: {said}")
     text = idle_text(info)
     if text:
         report.ok("idle", text)

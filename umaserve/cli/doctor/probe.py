@@ -61,9 +61,9 @@ def main(start: m.Start) -> None:
     devices = llama.devices(library)
     _tell(what="devices", devices=devices)
     if not why:
-        from umaserve.engine.model import capacity, draft_model
+        from umaserve.engine.model import capacity, heads
 
-        also = draft_model.bytes_needed(start)
+        also = heads.bytes_needed(start)
         fits = capacity.find_fits(start, info, devices, available_bytes(), also)
         _, fits = capacity.leave_snapshots(start, info, fits)
         cells = start.n_ctx or capacity.auto_cells(start, fits)

@@ -10,7 +10,7 @@ from umaserve.engine.model.abilities import why_no_drafts
 from umaserve.wire import messages as m
 
 from .model import try_out
-from .records import NEVER, WAYS, Drafts
+from .records import MODEL_ALONE, NEVER, WAYS, Drafts
 from .speaker import Speaker
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def allocate_drafts(setup: Setup) -> Drafts:
     spec = table.spec
     why = why_no_drafts(loaded.library.lib, loaded.model.pointer, loaded.no_way_back)
     way = NEVER if why else WAYS[start.speculate]
-    drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way, only_model=start.speculate == "draft")
+    alone = start.speculate in MODEL_ALONE
+    drafts = Drafts.allocate(spec.n_slots, spec.n_ctx, way, only_model=alone)
     if loaded.snapshots:
         terms = drafts.wanted.terms
         terms.most_each, terms.alike = min(loaded.snapshots, MOST_EACH), 1
@@ -54,5 +55,6 @@ def tell_of_failure(speaker: Speaker, setup: Setup) -> None:
     if reading.failed and not reading.told:
         reading.told = 1
         why = setup.loaded.library_log_tail() or "llama_decode reported an error"
-        text = f"{setup.start.draft_model} drafts nothing any more: {why}"
+        who = setup.start.draft_model or f"{setup.start.model_path} with its own heads"
+        text = f"{who} drafts nothing any more: {why}"
         setup.control.send(m.Log("warn", text))

@@ -17,7 +17,8 @@ NEVER = 0
 ALWAYS = 1  # wherever the text has said the same before
 WHERE_IT_PAYS = 2
 SHORT_ANSWER = 32  # tokens of an answer for which none are drafted, but for trials
-WAYS = {"off": NEVER, "ngram": ALWAYS, "draft": ALWAYS, "auto": WHERE_IT_PAYS}
+WAYS = {"off": NEVER, "ngram": ALWAYS, "draft": ALWAYS, "mtp": ALWAYS, "auto": WHERE_IT_PAYS}
+MODEL_ALONE = "draft", "mtp"  # ways in which no text is looked up
 
 
 def domain_number(domain: str | None) -> int:
@@ -32,7 +33,7 @@ class Marks(Record):
     """Figures of all rows together."""
 
     way: int
-    only_model: int  # 1: no text is looked up, a draft model says it all
+    only_model: int  # 1: no text is looked up, a draft model or the heads say it all
     rows: int  # of the tick that decode
     given: int  # tokens that it has for them
     taken: int  # of these, those that were verified and got their row another token

@@ -22,7 +22,7 @@ from umaserve.wire import table as t
 from umaserve.wire.control import Control
 
 from . import adapters as lora
-from . import capacity, load_warnings
+from . import capacity, heads, load_warnings
 from .abilities import (
     device_memory,
     spare_sequences,
@@ -33,7 +33,6 @@ from .abilities import (
     why_no_way_back,
 )
 from .contexts import open_context, sizes_of
-from .draft_model import bytes_needed, open_draft_model
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 
 if TYPE_CHECKING:
@@ -59,13 +58,13 @@ def load(
     """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user.
 
     ``wait_for_imports`` returns when no other thread imports anything.  To be called in the thread
-    of the ticks.
+    of the ticks.  Long: a field for each thing that is known of a model.
     """
     control.send(m.LoadProgress(0.0, "start"))
     facts, began = _file_facts(start.model_path), time.monotonic()
     library, info = _open_library(start)
     n_ctx, snapshots = _cells(library, start, info)
-    model = _open_model(library, start, control)
+    model = _open_model(library, start, info, control)
     wait_for_imports()  # what is free in the memory of this process is looked at below
     from . import unused_memory  # it loads a compiler
 
@@ -86,6 +85,8 @@ def load(
     no_way_back = why_no_way_back(start, context, wanted.snapshots)
     _write_pieces(start, model, pieces_fd)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
+    told = start, context, info, sizes, no_way_back, control
+    drafter = (None, "") if encodes else heads.open_drafter(*told)
     return Loaded(
         library=library,
         model=model,
@@ -103,15 +104,16 @@ def load(
         device=device,
         eog_ids=np.flatnonzero(is_eog).astype(np.int32),
         is_eog=is_eog,
-        draft=None if encodes else open_draft_model(start, model, sizes, no_way_back, control),
+        draft=drafter[0],
         load_ms=(time.monotonic() - began) * 1000.0,
-        kv_bytes=_kv_bytes(start, sizes.n_ctx) if _has_cells(context) else 0,
+        kv_bytes=capacity.kv_bytes(start, sizes.n_ctx) if _has_cells(context) else 0,
         unused_bytes=unused_bytes,
         on_processor=on_processor,
         places=_places(on_processor),
         generates=not encodes,
         adapters=adapters,
         no_way_back=no_way_back,
+        heads=drafter[1],
     )
 
 
@@ -137,7 +139,7 @@ def _cells(library: Library, start: m.Start, info: GGUFInfo) -> tuple[int, int]:
     """KV cells, as many as were asked for, else what memory bears; and states for drafts."""
     from umaserve import llama
 
-    also = bytes_needed(start)
+    also = heads.bytes_needed(start)
     _refuse(capacity.why_no_memory(start, also))
     fits = capacity.find_fits(start, info, llama.devices(library), available_bytes(), also)
     snapshots, fits = capacity.leave_snapshots(start, info, fits)
@@ -167,13 +169,6 @@ def _has_cells(context: Context) -> bool:
     return bool(context.memory != context.library.ffi.NULL)
 
 
-def _kv_bytes(start: m.Start, n_ctx: int) -> int:
-    from umaserve import llama
-
-    needs = llama.memory_needed(start.model_path, n_ctx=n_ctx, kind=capacity.kv_kind(start))
-    return needs.kv_bytes
-
-
 def _refuse(why: str, *opened: Context | Model) -> None:
     """Closes what was opened and raises CannotLoad, unless ``why`` is empty."""
     if why:
@@ -200,7 +195,9 @@ def _identity(path: str, facts: tuple[Any, ...], adapters: tuple[str, ...]) -> M
     return ModelIdentity(found.files, found.digest, adapters)
 
 
-def _open_model(library: Library, start: m.Start, control: Control) -> Model:
+def _open_model(
+    library: Library, start: m.Start, info: GGUFInfo, control: Control
+) -> Model:
     from umaserve import llama
 
     last = 0.0
@@ -220,6 +217,7 @@ def _open_model(library: Library, start: m.Start, control: Control) -> Model:
             use_mmap=start.use_mmap,
             use_mlock=start.use_mlock,
             experts_used=start.experts_used,
+            heads=heads.are_asked_for(start, info),
             progress=progress,
         )
     except llama.LlamaError as error:
@@ -270,7 +268,8 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         off=what_is_off(loaded),
         why_no_shift=why_no_shift(loaded),
         why_no_drafts=why_no_drafts(loaded.library.lib, model.pointer, loaded.no_way_back),
-        draft_model=start.draft_model if loaded.draft is not None else "",
+        draft_model=start.draft_model if loaded.draft_model is not None else "",
+        heads=loaded.heads,
         eyes_program=sendable_path(str(build.eyes_program or "")),
         why_no_eyes=why_no_eyes(start, loaded),
         n_embd_input=model.n_embd_input,

@@ -144,6 +144,13 @@ def kv_kind(start: m.Start) -> KvKind:
     return KvKind(start.type_k, start.type_v, transposed)
 
 
+def kv_bytes(start: m.Start, n_ctx: int) -> int:
+    """Bytes of ``n_ctx`` KV cells of the model."""
+    from umaserve import llama
+
+    return llama.memory_needed(start.model_path, n_ctx=n_ctx, kind=kv_kind(start)).kv_bytes
+
+
 def _adapter_bytes(start: m.Start) -> int:
     return adapter_bytes(each.path for each in start.adapters)
 
@@ -182,17 +189,18 @@ def why_no_memory(start: m.Start, also: int = 0) -> str:
     if wanted <= total:
         return ""
     gib = 1 << 30
-    drafter = os.path.basename(start.draft_model)
+    name = os.path.basename(start.draft_model)
+    drafter = f"the draft model {name}" if name else "its own heads"
     return (
         f"the model{'s need' if also else ' needs'} {wanted / gib:.1f} GiB "
         f"({need.weight_bytes / gib:.1f} for the weights"
         f", {need.kv_bytes / gib:.1f} for {cells} KV cells"
         + (f", {states / gib:.1f} for the states of {start.n_seq} sequences" if states else "")
-        + (f", {also / gib:.1f} for the draft model {drafter}" if also else "")
+        + (f", {also / gib:.1f} for {drafter}" if also else "")
         + (f", {adapters / gib:.1f} for the adapters" if adapters else "")
         + f"), and this machine has {total / gib:.1f} GiB of memory; "
         # only where that is enough
-        + ("leave --draft-model away, " if also and alone + adapters <= total else "")
+        + ("leave --draft-model away, " if name and also and alone + adapters <= total else "")
         + ("leave --lora away, " if adapters and alone + also <= total else "")
         + "take a smaller model or quantisation, "
         + f"or lower --n-ctx{' or --parallel' if states else ''}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
     from umaserve.llama import Context, Library, Model
     from umaserve.llama.adapters import Adapters
+    from umaserve.llama.heads import HiddenStates
     from umaserve.wire import messages as m
     from umaserve.wire import table as t
     from umaserve.wire.control import Control
@@ -36,17 +37,22 @@ class CannotLoad(Exception):
 
 @dataclass
 class DraftModel:
-    """A smaller model, which drafts; owns it, its context, and the batch that these are fed by."""
+    """A smaller model, which drafts; owns it, its context, and the batch that these are fed by.
 
-    model: Model
+    Or a model's own heads: ``model`` is None then, and ``hidden`` gives their inputs.
+    """
+
+    model: Model | None
     context: Context
     batch: Batch
     n_vocab: int  # tokens that both models have
     n_positions: int  # of one text at most
+    hidden: HiddenStates | None = None
 
     def close(self) -> None:
         self.context.close()
-        self.model.close()
+        if self.model is not None:
+            self.model.close()
 
 
 class AdapterSets:
@@ -112,6 +118,12 @@ class Loaded:
     generates: bool = True  # else it encodes whole texts, and nothing more
     adapters: AdapterSets = field(default_factory=AdapterSets)
     no_way_back: str = ""  # why a recurrent state cannot go back; empty where it can
+    heads: str = ""  # whether the model's own heads draft; empty where nobody asked
+
+    @property
+    def draft_model(self) -> Model | None:
+        """The smaller model that drafts; None where none does."""
+        return self.draft.model if self.draft is not None else None
 
     @property
     def snapshots(self) -> int:

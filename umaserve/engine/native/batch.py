@@ -40,7 +40,8 @@ class Batch:
     is given it; libllama only reads them.
     """
 
-    def __init__(self, ffi: Any, n_batch: int, n_outputs: int) -> None:
+    def __init__(self, ffi: Any, n_batch: int, n_outputs: int, *, n_embd: int = 0) -> None:
+        """``n_embd``: numbers of a hidden state beside each token, in ``embd``; 0 = none."""
         self.struct = ffi.new("struct llama_batch *")
         self.arrays = BatchArrays(
             token=np.zeros(n_batch, np.int32),
@@ -55,7 +56,9 @@ class Batch:
         # seq_id[i] points to the list of sequences of token i: here, to one entry of ``seq``
         self._seq_ids = self.arrays.seq.ctypes.data + 4 * np.arange(n_batch, dtype=np.uintp)
         self.struct.token = ffi.cast("llama_token *", self.arrays.token.ctypes.data)
-        self.struct.embd = ffi.NULL
+        self.embd = np.zeros((n_batch, n_embd) if n_embd else (1, 1), np.float32)
+        here = self.embd.ctypes.data if n_embd else 0
+        self.struct.embd = ffi.cast("float *", here)
         self.struct.pos = ffi.cast("llama_pos *", self.arrays.pos.ctypes.data)
         self.struct.n_seq_id = ffi.cast("int32_t *", self._n_seq.ctypes.data)
         self.struct.seq_id = ffi.cast("llama_seq_id **", self._seq_ids.ctypes.data)

@@ -94,6 +94,7 @@ call_i64_ptr_i32_i32 = _caller(64, 64, 32, 32)  # llama_set_n_threads (returns n
 call_i64_ptr_ptr_i32_i32 = _caller(64, 64, 64, 32, 32)  # GOMP_parallel (returns nothing)
 call_i32 = _caller(32)  # omp_get_thread_num
 call_i64_ptr_i32_i32_i32 = _caller(64, 64, 32, 32, 32)  # llama_memory_seq_rm (returns a bool)
+call_i64_ptr_four_i32 = _caller(64, 64, 32, 32, 32, 32)  # llama_memory_seq_cp (returns nothing)
 call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 

@@ -101,7 +101,7 @@ def account(loop, parity):
     tokens, outputs, decoding = facts.tokens, facts.outputs, facts.decoding_rows
     prompt_tokens, got = tokens - decoding - facts.drafted, decoding + facts.taken
     # published under the next decode, a tick ends where its sampling did
-    end = sampled if knobs.overlaps else now
+    end = sampled + facts.heard_ns if knobs.overlaps else now
     wall_ms = (end - began) / 1e6
     past = facts.cells_used if knobs.wide_reads else facts.attended / tokens
     learn_tick(cost, loop.memory, info, facts, past, wall_ms - facts.rounds_ns / 1e6)

@@ -98,6 +98,7 @@ class Facts(Record):
     disturbed: int  # 1: it says nothing about others
     slice_ns: int  # that chunks had before it
     speech_ns: int  # that a draft model had before it
+    heard_ns: int  # that taking its hidden states took, behind its sampling
     changed: int  # ticks left after a change of shape
     may_draft: int  # 1: drafts may be in such ticks, and change their shape
 

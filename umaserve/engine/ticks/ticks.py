@@ -8,8 +8,7 @@ that run out, a failed decode.  Phases up to the batch are in `planning`.
 from __future__ import annotations
 
 from umaserve.engine.cells.accounting import count_used, held_by
-from umaserve.engine.drafting.phases import go_on_with, settle_drafts
-from umaserve.engine.drafting.records import NEVER
+from umaserve.engine.drafting.phases import go_on_with
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import note_fed, settle
 from umaserve.engine.native.calls import (
@@ -30,6 +29,7 @@ from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
 from .account import account, is_for_pace, publish_last, settle_credits, tell
+from .draft_ends import end_drafts, hear
 from .planning import (
     ask_draft_model,
     draft_tokens,
@@ -92,6 +92,7 @@ def run_ticks(most, tick, given, loop):
             if count == 0:
                 break
             tell(loop)
+        hear(loop)
         end_drafts(loop)
         why = end_tick(loop, turn + 1 < most)
         if why != GOES_ON:
@@ -218,22 +219,6 @@ def verify(loop, count):
         first = loop.work.flight.settled - count
         row_bytes = 4 * loop.fixed.n_vocab
         go_on_with(loop.columns, loop.batch, loop.work, loop.drafts, first, count, row_bytes)
-
-
-@njit(**PHASE)
-def end_drafts(loop):
-    """Free what drafted tokens have of the cells, but for those that rows got."""
-    flight, drafts = loop.work.flight, loop.drafts
-    if drafts.marks.way == NEVER:
-        return
-    facts = loop.work.facts[flight.parity]
-    facts.outputs, facts.taken = flight.outputs_sent, drafts.marks.taken
-    prompt = facts.tokens - drafts.marks.rows - facts.drafted
-    wall_ms = (facts.sampled_ns - facts.began_ns) / 1e6
-    settle_drafts(
-        loop.columns, drafts, loop.native, prompt, wall_ms, facts.rounds_ns / 1e6,
-        facts.speech_ns / 1e6,
-    )  # fmt: skip
 
 
 @njit(**PHASE)

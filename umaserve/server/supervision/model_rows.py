@@ -18,7 +18,7 @@ SAME_IN_READY = (
     "description", "architecture", "backend", "device", "library_version", "n_vocab", "n_ctx",
     "n_ctx_train", "n_seq", "n_batch", "n_ubatch", "n_threads", "n_params", "n_embd", "pooling",
     "generates", "model_bytes", "kv_bytes", "gap", "bos", "eos", "off", "why_no_drafts",
-    "draft_model",
+    "draft_model", "heads",
 )  # fmt: skip
 
 

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.engine.test_engine_draft_states import Chats
+from tests.support.draft_chats import GREEDY, LONG, Chats, answer, ask, drafts, words
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from tests.support.patches.engine_faults import disturbed_and_checked
@@ -21,8 +20,6 @@ from umaserve.wire import messages as m
 
 SHAPES = ["qwen35-mtp-micro", "qwen35moe-mtp-micro", "glm4moe-mtp-micro"]
 UNBOUND = ("latency-guard", "sweet-spot")  # rows that take turns have no drafts
-GREEDY = m.Sampling(temperature=0.0, ignore_eos=True)
-LONG = 120  # tokens of an answer
 NEAR = 1.5  # logits, as experts change at a near tie; a token too many shows as more than 2
 
 
@@ -31,28 +28,6 @@ def an_engine(path: str, speculate: str = "mtp", **fields) -> DrivenEngine:
     return DrivenEngine(
         model=path, speculate=speculate, probe=False, without=UNBOUND, **fields
     )
-
-
-def ask(engine: DrivenEngine, tokens: list[int], **fields) -> int:
-    fields = {"max_tokens": LONG, "sampling": GREEDY, "domain": "a"} | fields
-    return engine.submit(tokens=tokens, n_prompt=len(tokens), **fields)
-
-
-def answer(engine: DrivenEngine, tokens: list[int], **fields) -> list[int]:
-    serial = ask(engine, tokens, **fields)
-    engine.wait(serial)
-    said = engine.generated(serial)
-    engine.release(serial)
-    return said
-
-
-def drafts(engine: DrivenEngine) -> np.ndarray:
-    header = engine.table.header
-    return np.array([header.draft_tokens, header.draft_accepted])
-
-
-def words(seed: int, n: int) -> list[int]:
-    return np.random.default_rng(seed).integers(300, 900, n).tolist()
 
 
 @pytest.fixture(scope="module", params=SHAPES)

@@ -41,7 +41,7 @@ def take_states(speaker, columns, state, drafts, plan, entries, batch, native):
 @njit(**INNER)
 def _follows(speaker, columns, drafts, s, start, n):
     """Whether the heads know all states of a row's text before ``start``; it has ``n`` now."""
-    if n <= start or n >= speaker.held.shape[1]:
+    if n <= start or n >= speaker.held.shape[1] or not columns.speculate[s]:
         return False
     if speaker.text[s] != columns.arrival[s] or speaker.n_known[s] != start:
         whose = owner(columns, drafts, s)

@@ -14,27 +14,31 @@ from .header import GGUFError
 from .kv_shape import KvKind, KvShape, is_size
 from .purpose import role_of
 from .reader import HeaderReader, open_model
+from .states import StateShape
 
 LEAST_CELLS = 4096  # KV cells where nobody chose, however little memory there is
+MOST_CAUSAL = 8192  # tokens of a text that a causal model encodes, where nobody chose
 ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A GGUF file that looks like a model: its size and the shape of its KV cache."""
+    """A GGUF file that looks like a model: its size and the shapes of its cells and states."""
 
     path: str
     size: int
     cells: KvShape = KvShape()
     n_ctx_train: int = 0  # positions that it was trained for; 0 = it does not say
     role: str = ""  # "embed" or "rerank" where the header says that it encodes texts
+    states: StateShape = StateShape()
 
     def kv_bytes(self, n_ctx: int, kind: KvKind) -> int:
         return n_ctx * self.cells.bytes_per_cell(kind)
 
-    def needs(self, n_ctx: int, kind: KvKind) -> int:
-        """Bytes that serving it takes, roughly."""
-        return self.size + self.kv_bytes(n_ctx, kind) + ENGINE_BYTES
+    def needs(self, cells: int, kind: KvKind, sequences: int) -> int:
+        """Bytes that serving it takes, roughly, without earlier states."""
+        states = self.states.total(sequences)
+        return self.size + self.kv_bytes(cells, kind) + states + ENGINE_BYTES
 
 
 def look_at(path: str) -> ModelFile:
@@ -53,9 +57,9 @@ def look_at(path: str) -> ModelFile:
     trained = reader.values.get(f"{architecture}.context_length")
     cells = KvShape.of(architecture, reader.values)
     n_ctx_train = trained if is_size(trained) else 0
-    return ModelFile(
-        str(full), reader.size, cells, n_ctx_train, role_of(architecture, reader.values)
-    )
+    role = role_of(architecture, reader.values)
+    states = StateShape.of(architecture, reader.values)
+    return ModelFile(str(full), reader.size, cells, n_ctx_train, role, states)
 
 
 def available_bytes() -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from umaserve.models.draft_model import draft_bytes
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
-from umaserve.models.kv_shape import KvShape
+from umaserve.models.kv_shape import KvShape, padded
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
-from . import capacity
 from .abilities import why_no_drafts
 from .draft_model import CHUNK, open_draft_model
-from .draft_model import bytes_needed as draft_model_bytes
 from .loaded import DraftModel
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def why_none(info: GGUFInfo) -> str:
 
 def cells(start: m.Start) -> int:
     """KV cells of the heads' context."""
-    return capacity.padded(min(CELLS, start.n_ctx or CELLS))
+    return padded(min(CELLS, start.n_ctx or CELLS))
 
 
 def bytes_needed(start: m.Start) -> int:
@@ -63,7 +62,7 @@ def bytes_needed(start: m.Start) -> int:
 
     The heads' weights count as weights of the model.
     """
-    if draft := draft_model_bytes(start):
+    if draft := draft_bytes(start.draft_model, start.speculate, start.n_ctx):
         return draft
     try:
         info = check_gguf(start.model_path)

@@ -161,7 +161,7 @@ class EngineSet:
         Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone but
         those that are pinned.
         """
-        need = await needs_of(file, asker.config)
+        need = (await needs_of(file, asker.config, asker.service.given_role)).n_bytes
         most = self.config.models_memory
         if 0 < most < need:
             text = f"{file.path} needs about {gib(need)}; --models-memory is {gib(most)}"

@@ -53,8 +53,9 @@ class Supervisor(ModelEngines):
         cancelled."""
         async with trio.open_nursery() as self.nursery:
             if model is not None:
-                self.need_bytes = memory_of(model, self.config)
-                self.begin(start_message(self.config, model, self.service.given_role))
+                need = memory_of(model, self.config, self.service.given_role)
+                self.need_bytes = need.n_bytes
+                self.begin(start_message(self.config, model, self.service.given_role, need))
             task_status.started()
             await trio.sleep_forever()
 
@@ -134,11 +135,11 @@ class Supervisor(ModelEngines):
             file = await ask_file(memory.look_at, self.config.model)
             if refusal := why_not_served(file, self.config):
                 raise ProtocolError(E_MODEL_002, refusal)
-            need = await needs_of(file, self.config)
+            need = await needs_of(file, self.config, self.service.given_role)
             await self._machine.make_room(self, file)
             if self.current is None and not self.is_stopping:
-                self.need_bytes = need
-                self.begin(start_message(self.config, file, self.service.given_role))
+                self.need_bytes = need.n_bytes
+                self.begin(start_message(self.config, file, self.service.given_role, need))
         except (GGUFError, ProtocolError) as error:
             text = error.message if isinstance(error, ProtocolError) else str(error)
             self.failure = text

@@ -78,6 +78,14 @@ def test_damaged_headers_are_an_error_or_a_guess_and_never_a_crash(data: st.Data
             assert file.name in str(error)
 
 
+def test_all_files_of_a_split_model_count(tmp_path: Path) -> None:
+    whole = demo_model_path().read_bytes()
+    first, second = (tmp_path / f"x-0000{n}-of-00003.gguf" for n in (1, 2))
+    first.write_bytes(whole)
+    second.write_bytes(bytes(1000))
+    assert look_at(str(first)).size == len(whole) + 1000, "the third is missing"
+
+
 def packed(key: str, kind: int, value: bytes) -> bytes:
     return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from umaserve.texts import path_of
 
 from .header import GGUFError
+from .identity import model_files
 from .kv_shape import KvKind, KvShape, is_size
 from .purpose import role_of
 from .reader import HeaderReader, open_model
@@ -23,7 +24,7 @@ ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A GGUF file that looks like a model: its size and the shapes of its cells and states."""
+    """A GGUF file that looks like a model: its size, all parts counted, and its shapes."""
 
     path: str
     size: int
@@ -57,9 +58,17 @@ def look_at(path: str) -> ModelFile:
     trained = reader.values.get(f"{architecture}.context_length")
     cells = KvShape.of(architecture, reader.values)
     n_ctx_train = trained if is_size(trained) else 0
+    size = reader.size + sum(map(_size_of, model_files(full)[1:]))
     role = role_of(architecture, reader.values)
     states = StateShape.of(architecture, reader.values)
-    return ModelFile(str(full), reader.size, cells, n_ctx_train, role, states)
+    return ModelFile(str(full), size, cells, n_ctx_train, role, states)
+
+
+def _size_of(part: Path) -> int:
+    try:
+        return part.stat().st_size
+    except OSError:  # the engine says what is missing
+        return 0
 
 
 def available_bytes() -> int:

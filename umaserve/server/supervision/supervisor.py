@@ -24,7 +24,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
+from umaserve.server.engines.model_start import Need, start_message, why_not_served
 from umaserve.server.engines.slow_files import ask_file, needs_of
 from umaserve.server.requests.service import Service
 from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
@@ -53,11 +53,17 @@ class Supervisor(ModelEngines):
         cancelled."""
         async with trio.open_nursery() as self.nursery:
             if model is not None:
-                need = memory_of(model, self.config, self.service.given_role)
+                need = await self._need(model)
                 self.need_bytes = need.n_bytes
                 self.begin(start_message(self.config, model, self.service.given_role, need))
             task_status.started()
             await trio.sleep_forever()
+
+    async def _need(self, model: memory.ModelFile) -> Need:
+        try:
+            return await needs_of(model, self.config, self.service.given_role)
+        except GGUFError:  # of a file that goes with the model: the engine says why
+            return Need(0)
 
     def attach(self, nursery: trio.Nursery) -> None:
         """Sleep until a request comes, as `run` without a model does; run in a caller's nursery."""

@@ -186,18 +186,21 @@ def counted_bytes(daemon: Daemon) -> int:
     return sum(each["memory_bytes"] + ENGINE_BYTES for each in loaded)
 
 
-def disturb(daemon: Daemon, most: int, seen: Seen, chosen: random.Random) -> int:
-    """Wait for a random time, and kill an engine then.  Return the most bytes counted meanwhile."""
-    until_s, highest = time.monotonic() + chosen.expovariate(1 / KILL_S), 0
-    while time.monotonic() < until_s:
+def disturb(
+    daemon: Daemon, threads: list[threading.Thread], seen: Seen, chosen: random.Random
+) -> int:
+    """Kill an engine now and then while threads ask.  Return the most bytes counted meanwhile."""
+    due_s, highest = time.monotonic() + chosen.expovariate(1 / KILL_S), 0
+    while any(thread.is_alive() for thread in threads):
         time.sleep(LOOK_S)
         highest = max(highest, counted_bytes(daemon))
-    if highest > most:
-        seen.blame("more memory than there is", highest)
-    if found := engines(daemon):
-        with contextlib.suppress(psutil.Error):
-            chosen.choice(found).kill()
-            seen.note("killed engines")
+        if time.monotonic() < due_s:
+            continue
+        due_s = time.monotonic() + chosen.expovariate(1 / KILL_S)
+        if found := engines(daemon):
+            with contextlib.suppress(psutil.Error):
+                chosen.choice(found).kill()
+                seen.note("killed engines")
     return highest
 
 
@@ -209,7 +212,7 @@ def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int],
     chosen = random.Random(options.seed + last)
     flags = [flag for path in FILES for flag in ("--model", path)]
     daemon = Daemon(*flags, "--models-memory", f"{options.memory}MiB", "--n-ctx", "1024")
-    before, highest = memory(daemon.process.pid), 0
+    before = memory(daemon.process.pid)
     until_s = time.monotonic() + options.seconds if options.seconds else math.inf
     threads = [
         threading.Thread(
@@ -219,8 +222,9 @@ def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int],
     ]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        highest = max(highest, disturb(daemon, options.memory << 20, seen, chosen))
+    highest = disturb(daemon, threads, seen, chosen)
+    if highest > options.memory << 20:
+        seen.blame("more memory than there is", highest)
     time.sleep(2.0)
     used = [each["kv_cells_used"] or 0 for each in daemon.metrics()["models"].values()]
     told = {"before": before, "after": memory(daemon.process.pid), "cells": sum(used),

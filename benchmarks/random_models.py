@@ -1,10 +1,12 @@
 """Random requests over four models, with cancels and kills: is one lost, or answered by another?
 
     python -m benchmarks.random_models --requests 10000
-    python -m benchmarks.random_models --requests 1000000 --parts 3 --seconds 140
+    python -m benchmarks.random_models --requests 1000000 --parts 3 --seconds 130 \\
+        --threads 24 --in-a-row 40
 
 Two chat models, an embedder and a reranker have room for two and a half of them.  Each thread asks
 for one thing after another: an answer whose tokens are known beforehand, vectors, or a ranking.
+A model's start takes seconds, so ``--in-a-row`` requests at most of a thread are of one model.
 Engines are killed at random.  After each part of the requests the front itself is killed, and a
 new daemon takes its place.  Counted: answers, cancelled ones, and what was wrong: another answer
 than was asked for, none in two minutes, or more memory than --models-memory allows.  Printed
@@ -43,7 +45,6 @@ NAMES = [Path(path).name.removesuffix(".gguf") for path in FILES]
 CHATS, (EMBEDDER, RERANKER) = NAMES[:2], NAMES[2:]
 TITLES = dict(zip(CHATS, ("UMA Serve demo", "micro-151k (random weights)"), strict=True))
 DIMENSIONS = 128
-THREADS = 8
 N_TOKENS = 24
 KILL_S = 20.0  # mean time between kills of engines
 GONE_S = 20.0  # engines end when their front does
@@ -57,6 +58,8 @@ def options_parser() -> argparse.ArgumentParser:
     out.add_argument("--parts", type=int, default=5, help="daemons that are killed")
     out.add_argument("--memory", type=int, default=800, help="MiB for --models-memory")
     out.add_argument("--seconds", type=float, default=0.0, help="of a part, at most; 0: no limit")
+    out.add_argument("--threads", type=int, default=8)
+    out.add_argument("--in-a-row", type=int, default=1, help="requests for one model, at most")
     out.add_argument("--seed", type=int, default=1)
     return out
 
@@ -98,13 +101,18 @@ def steered(number: int) -> dict[str, Any]:
 class Asker:
     """Asks a daemon for one thing after another, over a connection of its own."""
 
-    def __init__(self, path: str, seen: Seen, seed: float) -> None:
+    def __init__(self, path: str, seen: Seen, seed: float, in_a_row: int) -> None:
         self._client, self._seen, self._chosen = Client(path), seen, random.Random(seed)
+        self._in_a_row, self._kind, self._left = in_a_row, "", 0
         self._client.socket.settimeout(LOST_S)
 
     def ask(self, number: int) -> None:
         """Ask for something at random, and check the answer."""
-        kind = self._chosen.choice([*CHATS, *CHATS, EMBEDDER, RERANKER])
+        if not self._left:
+            self._kind = self._chosen.choice([*CHATS, *CHATS, EMBEDDER, RERANKER])
+            self._left = self._chosen.randint(1, self._in_a_row)
+        self._left -= 1
+        kind = self._kind
         if kind in CHATS:
             self._chat(number, kind)
         elif kind == EMBEDDER:
@@ -153,10 +161,9 @@ class Asker:
 
 
 def work(
-    path: str, seen: Seen, numbers: itertools.count[int], last: int, until_s: float, seed: float
+    asker: Asker, seen: Seen, numbers: itertools.count[int], last: int, until_s: float
 ) -> None:
     """Ask until the numbers reach ``last`` or time is up, or until the daemon is gone."""
-    asker = Asker(path, seen, seed)
     while time.monotonic() < until_s and (number := next(numbers)) < last:
         seen.note("asked")
         try:
@@ -214,11 +221,12 @@ def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int],
     daemon = Daemon(*flags, "--models-memory", f"{options.memory}MiB", "--n-ctx", "1024")
     before = memory(daemon.process.pid)
     until_s = time.monotonic() + options.seconds if options.seconds else math.inf
+    askers = [
+        Asker(daemon.path, seen, chosen.random(), options.in_a_row) for _ in range(options.threads)
+    ]
     threads = [
-        threading.Thread(
-            target=work, args=(daemon.path, seen, numbers, last, until_s, chosen.random())
-        )
-        for _ in range(THREADS)
+        threading.Thread(target=work, args=(asker, seen, numbers, last, until_s))
+        for asker in askers
     ]
     for thread in threads:
         thread.start()

@@ -10,8 +10,8 @@ A model's start takes seconds, so ``--in-a-row`` requests at most of a thread ar
 Engines are killed at random.  After each part of the requests the front itself is killed, and a
 new daemon takes its place.  Counted: answers, cancelled ones, and what was wrong: another answer
 than was asked for, none in two minutes, or more memory than --models-memory allows.  Printed
-besides: MiB of the front at the beginning and the end of each part, the most bytes that the loaded
-models were counted as, and the KV cells that an idle daemon holds.
+besides: MiB of the front every 20 s and of all processes at the end of each part, the most bytes
+that the loaded models were counted as, and the KV cells that an idle daemon holds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 
 from benchmarks.daemon import Client, Daemon
-from benchmarks.http_memory import memory
+from benchmarks.http_memory import MIB, memory
 from benchmarks.machine import save
 from benchmarks.models import model_path
 from benchmarks.processes import family
@@ -50,6 +50,7 @@ KILL_S = 20.0  # mean time between kills of engines
 GONE_S = 20.0  # engines end when their front does
 LOST_S = 120.0  # a request without an event for so long is lost
 LOOK_S = 0.5  # between two looks at the memory that is counted
+FRONT_S = 20.0  # between two looks at the front's memory
 
 
 def options_parser() -> argparse.ArgumentParser:
@@ -195,12 +196,19 @@ def counted_bytes(daemon: Daemon) -> int:
 
 def disturb(
     daemon: Daemon, threads: list[threading.Thread], seen: Seen, chosen: random.Random
-) -> int:
-    """Kill an engine now and then while threads ask.  Return the most bytes counted meanwhile."""
+) -> tuple[int, list[float]]:
+    """Kill an engine now and then while threads ask.
+
+    Return the most bytes counted meanwhile, and MiB of the front.
+    """
     due_s, highest = time.monotonic() + chosen.expovariate(1 / KILL_S), 0
+    look_s, front = 0.0, []
     while any(thread.is_alive() for thread in threads):
         time.sleep(LOOK_S)
         highest = max(highest, counted_bytes(daemon))
+        if time.monotonic() >= look_s:
+            look_s = time.monotonic() + FRONT_S
+            front.append(round(psutil.Process(daemon.process.pid).memory_info().rss / MIB, 1))
         if time.monotonic() < due_s:
             continue
         due_s = time.monotonic() + chosen.expovariate(1 / KILL_S)
@@ -208,18 +216,17 @@ def disturb(
             with contextlib.suppress(psutil.Error):
                 chosen.choice(found).kill()
                 seen.note("killed engines")
-    return highest
+    return highest, front
 
 
 def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int], last: int) -> Any:
     """Serve a part of the requests by one daemon, and then kill its front.
 
-    Returns MiB of its front before and after, MiB that were counted, and its KV cells in use.
+    Returns MiB of its processes, MiB that were counted, and its KV cells in use.
     """
     chosen = random.Random(options.seed + last)
     flags = [flag for path in FILES for flag in ("--model", path)]
     daemon = Daemon(*flags, "--models-memory", f"{options.memory}MiB", "--n-ctx", "1024")
-    before = memory(daemon.process.pid)
     until_s = time.monotonic() + options.seconds if options.seconds else math.inf
     askers = [
         Asker(daemon.path, seen, chosen.random(), options.in_a_row) for _ in range(options.threads)
@@ -230,12 +237,12 @@ def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int],
     ]
     for thread in threads:
         thread.start()
-    highest = disturb(daemon, threads, seen, chosen)
+    highest, front = disturb(daemon, threads, seen, chosen)
     if highest > options.memory << 20:
         seen.blame("more memory than there is", highest)
     time.sleep(2.0)
     used = [each["kv_cells_used"] or 0 for each in daemon.metrics()["models"].values()]
-    told = {"before": before, "after": memory(daemon.process.pid), "cells": sum(used),
+    told = {"front": front, "after": memory(daemon.process.pid), "cells": sum(used),
             "counted": highest >> 20}  # fmt: skip
     left = engines(daemon)
     with Client(daemon.path) as client:

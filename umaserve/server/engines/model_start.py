@@ -136,19 +136,19 @@ def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
     # one uma-eyes is for all models, with one projector at a time
     eyes = max((projector_bytes(each.start.mmproj) for each in seeing), default=0)
     if most > 0:
-        return sum(map(_bytes_of, there)) + eyes + need <= most
+        return sum(map(bytes_of, there)) + eyes + need <= most
     free, on_device = memory.available_bytes() - eyes, []
     for each in there:
         # mapped weights count as available, and cells that nobody used yet are not in memory
         if each.ready is None or each.ready.backend == "cpu":
-            free -= _bytes_of(each)
+            free -= bytes_of(each)
         if each.ready is not None and each.ready.device_free >= 0:
             later = [other for other in there if other.spawned_ns > each.spawned_ns]
-            on_device.append(each.ready.device_free - sum(map(_bytes_of, later)))
+            on_device.append(each.ready.device_free - sum(map(bytes_of, later)))
     return need <= min(free, max(on_device, default=free))
 
 
-def _bytes_of(engine: EngineHandle) -> int:
+def bytes_of(engine: EngineHandle) -> int:
     """Memory that an engine takes, by its report; as was predicted, while it loads."""
     ready = engine.ready
     if ready is None:

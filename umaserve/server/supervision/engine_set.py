@@ -188,7 +188,8 @@ class EngineSet:
 
     def _fits(self, need: int) -> bool:
         """Whether so many bytes are free beside the engines that there are."""
-        return fits_beside(need, self.engines, self.config.models_memory)
+        kept = sum(each.kept_bytes for each in self.all)
+        return fits_beside(need + kept, self.engines, self.config.models_memory)
 
     def _least_used(self, asker: ModelEngines) -> Supervisor | None:
         """Return the idle model that was used longest ago, relative to its time of loading."""

@@ -100,6 +100,8 @@ class ModelChanges:
         if refusal := why_not_served(file, config):
             raise ProtocolError(E_MODEL_002, refusal)
         start = start_message(config, file, self._model.service.given_role, need)
+        if self._model.current is None:
+            await self._model.make_room(file)
         self._model.need_bytes = need.n_bytes
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)

@@ -125,7 +125,9 @@ class Supervisor(ModelEngines):
         engine = self.current
         if engine is None or engine.ready is None or self.is_changing or self.is_waking:
             return False
-        return not (engine.requests or engine.backlog or engine.asked or len(self.service.room))
+        if self.service.asking or len(self.service.room):
+            return False
+        return not (engine.requests or engine.backlog or engine.asked)
 
     def wake(self) -> None:
         """Start an engine if the model is asleep."""
@@ -142,7 +144,7 @@ class Supervisor(ModelEngines):
             if refusal := why_not_served(file, self.config):
                 raise ProtocolError(E_MODEL_002, refusal)
             need = await needs_of(file, self.config, self.service.given_role)
-            await self._machine.make_room(self, file)
+            await self.make_room(file)
             if self.current is None and not self.is_stopping:
                 self.need_bytes = need.n_bytes
                 self.begin(start_message(self.config, file, self.service.given_role, need))

@@ -19,7 +19,9 @@ from umaserve.models.states import GO_BACK, RESERVED, SNAPSHOT_SHARE, SNAPSHOTS
 from umaserve.server.engines.model_start import Need, memory_of, start_message
 from umaserve.wire import messages as m
 
-OTHERS = ["micro-151k", "moe-micro", "qwen3-rank-micro", "bert-micro", "gpt2-micro"]
+OTHERS = [
+    "micro-151k", "moe-micro", "glm4moe-mtp-micro", "qwen3-rank-micro", "bert-micro", "gpt2-micro",
+]  # fmt: skip
 
 
 def ready_of(path: str, config: Config, role: str = "") -> tuple[m.Ready, Need]:
@@ -51,6 +53,7 @@ def test_the_front_predicts_what_an_engine_reports(
     assert need.earlier_states == earlier
     assert ready.state_bytes == states.total(config.n_seq + RESERVED, earlier)
     assert (ready.state_bytes > 0) == (shape in RECURRENT)
+    assert (ready.draft_bytes > 0) == ("mtp" in shape), "heads have cells of their own"
     assert need.n_bytes == ready.memory_bytes
 
 

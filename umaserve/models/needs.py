@@ -10,6 +10,7 @@ from pathlib import Path
 
 from umaserve.texts import path_of
 
+from .draft_model import may_have_heads
 from .header import GGUFError
 from .identity import model_files
 from .kv_shape import KvKind, KvShape, is_size
@@ -32,6 +33,7 @@ class ModelFile:
     n_ctx_train: int = 0  # positions that it was trained for; 0 = it does not say
     role: str = ""  # "embed" or "rerank" where the header says that it encodes texts
     states: StateShape = StateShape()
+    may_have_heads: bool = False  # that draft (MTP)
 
     def kv_bytes(self, n_ctx: int, kind: KvKind) -> int:
         return n_ctx * self.cells.bytes_per_cell(kind)
@@ -61,7 +63,8 @@ def look_at(path: str) -> ModelFile:
     size = reader.size + sum(map(_size_of, model_files(full)[1:]))
     role = role_of(architecture, reader.values)
     states = StateShape.of(architecture, reader.values)
-    return ModelFile(str(full), size, cells, n_ctx_train, role, states)
+    heads = may_have_heads(architecture, reader.values)
+    return ModelFile(str(full), size, cells, n_ctx_train, role, states, heads)
 
 
 def _size_of(part: Path) -> int:

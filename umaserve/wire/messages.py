@@ -421,7 +421,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     n_embd_input: int = 0  # numbers of an embedding that it takes in place of a token
     adapters: tuple[Adapter, ...] = ()
     state_bytes: int = 0  # recurrent states of all sequences, with earlier ones
-    draft_bytes: int = 0  # weights and KV cells of the draft model
+    draft_bytes: int = 0  # weights and KV cells of the draft model; KV cells of own heads
 
     @property
     def n_positions(self) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from umaserve.models.draft_model import draft_bytes
+from umaserve.models.draft_model import HEAD_FAMILIES, draft_bytes, head_bytes, head_cells
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
-from umaserve.models.kv_shape import KvShape, padded
+from umaserve.models.kv_shape import KvShape
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
     from .contexts import Sizes
 
-CELLS = 65_536  # KV cells of one layer at most: longer texts have no drafts of the heads
-FAMILIES = ("qwen35", "qwen35moe", "glm4moe")
-"""Architectures whose graph of the heads was tried.  libllama ends the process where there is none
-(``LLM_GRAPH_TYPE_DECODER_MTP``)."""
 USED = "its own heads draft, for texts of which they have read all tokens"
 
 
@@ -43,18 +39,13 @@ def why_none(info: GGUFInfo) -> str:
     )
     if not isinstance(n, int) or not isinstance(layers, int) or n < 1:
         return "the model has none"
-    if arch not in FAMILIES:
+    if arch not in HEAD_FAMILIES:
         return f"libllama's graph for those of {arch} was not tried"
     if n > 1:
         return f"it has {n} layers of them, which would take turns"
     if all(each.name != f"blk.{layers - 1}.nextn.eh_proj.weight" for each in info.tensors):
         return "the file leaves them out"
     return ""
-
-
-def cells(start: m.Start) -> int:
-    """KV cells of the heads' context."""
-    return padded(min(CELLS, start.n_ctx or CELLS))
 
 
 def bytes_needed(start: m.Start) -> int:
@@ -70,8 +61,7 @@ def bytes_needed(start: m.Start) -> int:
         return 0  # whoever loads the model says why
     if not are_asked_for(start, info):
         return 0
-    rows = KvShape.of(info.architecture, info.metadata).rows
-    return 2 * cells(start) * max((k + v for k, v in rows), default=0)
+    return head_bytes(KvShape.of(info.architecture, info.metadata), start.n_ctx)
 
 
 def open_drafter(
@@ -113,7 +103,7 @@ def _open(
     from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
-    library, n_ctx = model.library, cells(start)
+    library, n_ctx = model.library, head_cells(start.n_ctx)
     n_batch = min(max(CHUNK, start.n_slots), n_ctx)
     try:
         context = llama.Context.open(
@@ -126,4 +116,5 @@ def _open(
     functions.keep(context, masked=True)
     batch = Batch(library.ffi, n_batch, start.n_slots, n_embd=model.n_embd)
     n_positions = min(model.n_ctx_train or n_ctx, n_ctx)
-    return DraftModel(None, context, batch, model.n_vocab, n_positions, functions), ""
+    n_bytes = bytes_needed(start)
+    return DraftModel(None, context, batch, model.n_vocab, n_positions, functions, n_bytes), ""

@@ -48,7 +48,7 @@ class DraftModel:
     n_vocab: int  # tokens that both models have
     n_positions: int  # of one text at most
     hidden: HiddenStates | None = None
-    n_bytes: int = 0  # memory that its weights and KV cells take
+    n_bytes: int = 0  # memory that its own weights and its KV cells take
 
     def close(self) -> None:
         self.context.close()

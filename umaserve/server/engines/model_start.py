@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.adapter import adapter_bytes
-from umaserve.models.draft_model import draft_bytes
+from umaserve.models.draft_model import draft_bytes, head_bytes
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.projector import projector_bytes, projector_of
 from umaserve.models.states import RESERVED, TEXTS_AT_ONCE
@@ -106,12 +106,20 @@ def memory_of(file: memory.ModelFile, config: Config, role: str = "") -> Need:
     cells = _cells(file, config, encodes)
     n_bytes = file.needs(cells, kv_kind(config), sequences) + eyes + adapters
     if not encodes:
-        n_bytes += draft_bytes(config.draft_model, config.speculate, config.n_ctx)
+        n_bytes += _drafter_bytes(file, config)
     if encodes or config.speculate == "off" or not file.states.goes_back:
         return Need(n_bytes)
     most = config.models_memory if config.models_memory > 0 else memory.available_bytes()
     earlier = file.states.earlier(sequences, most - n_bytes)
     return Need(n_bytes + earlier * file.states.total(sequences), earlier)
+
+
+def _drafter_bytes(file: memory.ModelFile, config: Config) -> int:
+    """Bytes of a draft model, or of the cells of the model's own heads."""
+    if draft := draft_bytes(config.draft_model, config.speculate, config.n_ctx):
+        return draft
+    asked = config.speculate == "mtp" or config.speculate == "auto" and not config.draft_model
+    return head_bytes(file.cells, config.n_ctx) if asked and file.may_have_heads else 0
 
 
 def _sequences(config: Config, encodes: bool) -> int:

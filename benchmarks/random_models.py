@@ -1,12 +1,17 @@
 """Random requests over four models, with cancels and kills: is one lost, or answered by another?
 
     python -m benchmarks.random_models --requests 10000
+    python -m benchmarks.random_models --requests 1000000 --parts 3 --seconds 130 \\
+        --threads 24 --in-a-row 40
 
 Two chat models, an embedder and a reranker have room for two and a half of them.  Each thread asks
 for one thing after another: an answer whose tokens are known beforehand, vectors, or a ranking.
+A model's start takes seconds, so ``--in-a-row`` requests at most of a thread are of one model.
 Engines are killed at random.  After each part of the requests the front itself is killed, and a
-new daemon takes its place.  Counted: answers, cancelled ones, and what was wrong.  Printed besides:
-MiB of the front, and the KV cells that an idle daemon holds.
+new daemon takes its place.  Counted: answers, cancelled ones, and what was wrong: another answer
+than was asked for, none in two minutes, or more memory than --models-memory allows.  Printed
+besides: MiB of the front every 20 s and of all processes at the end of each part, the most bytes
+that the loaded models were counted as, and the KV cells that an idle daemon holds.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import signal
@@ -27,10 +33,11 @@ from typing import Any
 import psutil
 
 from benchmarks.daemon import Client, Daemon
-from benchmarks.http_memory import memory
+from benchmarks.http_memory import MIB, memory
 from benchmarks.machine import save
 from benchmarks.models import model_path
 from benchmarks.processes import family
+from umaserve.models.needs import ENGINE_BYTES
 
 SHAPES = ("demo", "micro-151k", "bert-micro", "bert-rank-micro")
 FILES = [str(model_path(shape)) for shape in SHAPES]
@@ -38,17 +45,22 @@ NAMES = [Path(path).name.removesuffix(".gguf") for path in FILES]
 CHATS, (EMBEDDER, RERANKER) = NAMES[:2], NAMES[2:]
 TITLES = dict(zip(CHATS, ("UMA Serve demo", "micro-151k (random weights)"), strict=True))
 DIMENSIONS = 128
-THREADS = 8
 N_TOKENS = 24
 KILL_S = 20.0  # mean time between kills of engines
 GONE_S = 20.0  # engines end when their front does
+LOST_S = 120.0  # a request without an event for so long is lost
+LOOK_S = 0.5  # between two looks at the memory that is counted
+FRONT_S = 20.0  # between two looks at the front's memory
 
 
 def options_parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     out.add_argument("--requests", type=int, default=10_000)
     out.add_argument("--parts", type=int, default=5, help="daemons that are killed")
-    out.add_argument("--memory", default="800MiB", help="--models-memory")
+    out.add_argument("--memory", type=int, default=800, help="MiB for --models-memory")
+    out.add_argument("--seconds", type=float, default=0.0, help="of a part, at most; 0: no limit")
+    out.add_argument("--threads", type=int, default=8)
+    out.add_argument("--in-a-row", type=int, default=1, help="requests for one model, at most")
     out.add_argument("--seed", type=int, default=1)
     return out
 
@@ -90,12 +102,18 @@ def steered(number: int) -> dict[str, Any]:
 class Asker:
     """Asks a daemon for one thing after another, over a connection of its own."""
 
-    def __init__(self, path: str, seen: Seen, seed: int) -> None:
+    def __init__(self, path: str, seen: Seen, seed: float, in_a_row: int) -> None:
         self._client, self._seen, self._chosen = Client(path), seen, random.Random(seed)
+        self._in_a_row, self._kind, self._left = in_a_row, "", 0
+        self._client.socket.settimeout(LOST_S)
 
     def ask(self, number: int) -> None:
         """Ask for something at random, and check the answer."""
-        kind = self._chosen.choice([*CHATS, *CHATS, EMBEDDER, RERANKER])
+        if not self._left:
+            self._kind = self._chosen.choice([*CHATS, *CHATS, EMBEDDER, RERANKER])
+            self._left = self._chosen.randint(1, self._in_a_row)
+        self._left -= 1
+        kind = self._kind
         if kind in CHATS:
             self._chat(number, kind)
         elif kind == EMBEDDER:
@@ -143,15 +161,19 @@ class Asker:
                 return
 
 
-def work(path: str, seen: Seen, numbers: itertools.count[int], last: int, seed: int) -> None:
-    """Ask until the numbers reach ``last``, or until the daemon is gone."""
-    asker = Asker(path, seen, seed)
-    while (number := next(numbers)) < last:
+def work(
+    asker: Asker, seen: Seen, numbers: itertools.count[int], last: int, until_s: float
+) -> None:
+    """Ask until the numbers reach ``last`` or time is up, or until the daemon is gone."""
+    while time.monotonic() < until_s and (number := next(numbers)) < last:
+        seen.note("asked")
         try:
             asker.ask(number)
+        except TimeoutError:
+            seen.blame("lost", number)
+            return
         except (EOFError, OSError):
-            if number < last - THREADS:
-                seen.blame("connection", number)
+            seen.blame("connection", number)
             return
 
 
@@ -166,28 +188,62 @@ def engines(daemon: Daemon) -> list[psutil.Process]:
     return []
 
 
-def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int], last: int) -> Any:
-    """Serve a part of the requests by one daemon, and then kill its front.
+def counted_bytes(daemon: Daemon) -> int:
+    """Bytes that the daemon counts of its loaded models."""
+    loaded = [each for each in daemon.metrics()["models"].values() if each["loaded"]]
+    return sum(each["memory_bytes"] + ENGINE_BYTES for each in loaded)
 
-    Returns MiB of its processes at the end, and its KV cells in use.
+
+def disturb(
+    daemon: Daemon, threads: list[threading.Thread], seen: Seen, chosen: random.Random
+) -> tuple[int, list[float]]:
+    """Kill an engine now and then while threads ask.
+
+    Return the most bytes counted meanwhile, and MiB of the front.
     """
-    chosen = random.Random(options.seed + last)
-    flags = [flag for path in FILES for flag in ("--model", path)]
-    daemon = Daemon(*flags, "--models-memory", options.memory, "--n-ctx", "1024")
-    threads = [
-        threading.Thread(target=work, args=(daemon.path, seen, numbers, last, chosen.random()))
-        for _ in range(THREADS)
-    ]
-    for thread in threads:
-        thread.start()
+    due_s, highest = time.monotonic() + chosen.expovariate(1 / KILL_S), 0
+    look_s, front = 0.0, []
     while any(thread.is_alive() for thread in threads):
-        time.sleep(chosen.expovariate(1 / KILL_S))
+        time.sleep(LOOK_S)
+        highest = max(highest, counted_bytes(daemon))
+        if time.monotonic() >= look_s:
+            look_s = time.monotonic() + FRONT_S
+            front.append(round(psutil.Process(daemon.process.pid).memory_info().rss / MIB, 1))
+        if time.monotonic() < due_s:
+            continue
+        due_s = time.monotonic() + chosen.expovariate(1 / KILL_S)
         if found := engines(daemon):
             with contextlib.suppress(psutil.Error):
                 chosen.choice(found).kill()
                 seen.note("killed engines")
+    return highest, front
+
+
+def part(options: argparse.Namespace, seen: Seen, numbers: itertools.count[int], last: int) -> Any:
+    """Serve a part of the requests by one daemon, and then kill its front.
+
+    Returns MiB of its processes, MiB that were counted, and its KV cells in use.
+    """
+    chosen = random.Random(options.seed + last)
+    flags = [flag for path in FILES for flag in ("--model", path)]
+    daemon = Daemon(*flags, "--models-memory", f"{options.memory}MiB", "--n-ctx", "1024")
+    until_s = time.monotonic() + options.seconds if options.seconds else math.inf
+    askers = [
+        Asker(daemon.path, seen, chosen.random(), options.in_a_row) for _ in range(options.threads)
+    ]
+    threads = [
+        threading.Thread(target=work, args=(asker, seen, numbers, last, until_s))
+        for asker in askers
+    ]
+    for thread in threads:
+        thread.start()
+    highest, front = disturb(daemon, threads, seen, chosen)
+    if highest > options.memory << 20:
+        seen.blame("more memory than there is", highest)
     time.sleep(2.0)
-    told = {**memory(daemon.process.pid), "cells": daemon.metrics()["kv_cells_used"]}
+    used = [each["kv_cells_used"] or 0 for each in daemon.metrics()["models"].values()]
+    told = {"front": front, "after": memory(daemon.process.pid), "cells": sum(used),
+            "counted": highest >> 20}  # fmt: skip
     left = engines(daemon)
     with Client(daemon.path) as client:
         client.send(id="last", prompt="x", max_tokens=500, ignore_eos=True, model=CHATS[0])

@@ -24,7 +24,7 @@ from umaserve.engine.model.capacity import (
     why_no_such_cells,
 )
 from umaserve.engine.model.contexts import sizes_of
-from umaserve.llama.memory import state_bytes_per_sequence
+from umaserve.llama.memory import state_shape
 from umaserve.model_settings import AdapterSettings
 from umaserve.models.adapter import adapter_bytes
 from umaserve.models.gguf import check_gguf
@@ -72,7 +72,8 @@ def test_a_projector_takes_memory_too(tmp_path: Path) -> None:
     assert cells(4 * GIB, mmproj=str(projector)) == cells(3 * GIB)
     assert cells(3 * GIB, mmproj=str(tmp_path / "none.gguf")) == cells(3 * GIB)
     config, model = Config(mmproj=str(projector)), ModelFile("m", 500 << 20)
-    assert memory_of(model, config) == memory_of(model, Config(mmproj="off")) + GIB
+    without = memory_of(model, Config(mmproj="off"))
+    assert memory_of(model, config).n_bytes == without.n_bytes + GIB
 
 
 def test_adapters_take_memory_too(tmp_path: Path) -> None:
@@ -86,10 +87,11 @@ def test_adapters_take_memory_too(tmp_path: Path) -> None:
     assert cells(8 * GIB, gpu(2 * GIB + size), adapters=adapters) == cells(8 * GIB, gpu(2 * GIB))
     assert adapter_bytes([str(tmp_path / "none.gguf"), path]) == 0
     lora, model = (AdapterSettings("wide", str(wide)),), ModelFile("m", 500 << 20)
-    assert memory_of(model, Config(lora=lora)) == memory_of(model, Config()) + size
+    without = memory_of(model, Config())
+    assert memory_of(model, Config(lora=lora)).n_bytes == without.n_bytes + size
     ready = m.Ready(**(dict.fromkeys(TOLD, "") | {"model_bytes": 10, "kv_bytes": 5}), adapters=(
-        m.Adapter("a", "a", n_bytes=3), m.Adapter("b", "b", n_bytes=4)))  # fmt: skip
-    assert ready.memory_bytes == 22
+        m.Adapter("a", "a", n_bytes=3), m.Adapter("b", "b", n_bytes=4)), state_bytes=100)
+    assert ready.memory_bytes == 122
 
 
 def test_a_refusal_says_what_adapters_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,13 +202,13 @@ STATE = 24 * 4 * (4096 * 128 + 3 * (4096 + 2 * 16 * 128))  # bytes
 
 
 def test_states_count_where_layers_are_recurrent() -> None:
-    assert state_bytes_per_sequence(qwen35()) == STATE
+    assert state_shape(qwen35()).n_bytes == STATE
     with_drafts = qwen35(block_count=33, nextn_predict_layers=1)
-    assert state_bytes_per_sequence(with_drafts) == STATE, "a draft layer attends"
+    assert state_shape(with_drafts).n_bytes == STATE, "a draft layer attends"
 
 
 @pytest.mark.parametrize(
-    ("available", "expected"), [(8 * GIB, 1), (13 * GIB, 1), (18 * GIB, 3), (60 * GIB, 7)]
+    ("available", "expected"), [(9 * GIB, 1), (13 * GIB, 1), (18 * GIB, 3), (60 * GIB, 7)]
 )
 def test_memory_bounds_the_earlier_states(available: int, expected: int) -> None:
     """They are an eighth of what is left at most, and what they take is nobody else's."""
@@ -214,8 +216,8 @@ def test_memory_bounds_the_earlier_states(available: int, expected: int) -> None
     fits = find_fits(told, info, [CPU], available)
     n, left = leave_snapshots(told, info, fits)
     assert n == expected
-    assert [fit.left - n * 8 * STATE for fit in fits] == [fit.left for fit in left]
-    assert n * 8 * STATE <= fits[0].left / 8
+    assert [fit.left - n * 9 * STATE for fit in fits] == [fit.left for fit in left]
+    assert n * 9 * STATE <= fits[0].left / 8
 
 
 def test_a_short_memory_keeps_no_earlier_states() -> None:

@@ -25,7 +25,7 @@ from tests.support.oracle import Oracle
 from tests.support.patches.engine_faults import disturbed_and_checked
 from tests.support.waiting import until
 from umaserve import llama
-from umaserve.engine.model.capacity import SNAPSHOTS
+from umaserve.models.states import SNAPSHOTS
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 

@@ -16,10 +16,11 @@ from tests.support.oracle import Oracle
 from tests.support.patches.engine_spies import spied_sequences
 from umaserve.cache.next_turn import FEWEST, Ended
 from umaserve.engine.cells import sequences as s
-from umaserve.engine.model.abilities import ENDED, RESERVED, spare_sequences
+from umaserve.engine.model.abilities import ENDED, spare_sequences
 from umaserve.engine.native.status import NO_KV_SLOT
 from umaserve.engine.prefixes.copies import stretches
 from umaserve.engine.seats.seats import Seats
+from umaserve.models.states import RESERVED
 from umaserve.wire import messages as m
 
 N_SEQ = 6

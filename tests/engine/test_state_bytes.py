@@ -1,24 +1,23 @@
-"""Predicted bytes of a recurrent state: as many as libllama saves, of each family."""
+"""Predicted bytes of recurrent states: as many as libllama saves and allocates, of each family."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.small_models import gguf_shapes, write_model
+from tests.support.small_models import RECURRENT, write_model
 from umaserve import llama
-from umaserve.llama.memory import state_bytes_per_sequence
+from umaserve.llama.memory import state_shape
 from umaserve.models.gguf import check_gguf
+from umaserve.models.states import GO_BACK
 
-MICRO = [
-    name for name, shape in gguf_shapes.SHAPES.items()
-    if name.endswith("-micro") and (shape.ssm or shape.arch == "lfm2")
-]  # fmt: skip
 HEAD = 128  # bytes of a saved state that are no numbers of layers
+MIB = 1 << 20
 
 
-@pytest.mark.parametrize("shape", MICRO)
+@pytest.mark.parametrize("shape", RECURRENT)
 def test_a_recurrent_state_takes_the_bytes_that_are_predicted(tmp_path: Path, shape: str) -> None:
     path = write_model(tmp_path / "model.gguf", shape)
     library = llama.load()
@@ -30,5 +29,12 @@ def test_a_recurrent_state_takes_the_bytes_that_are_predicted(tmp_path: Path, sh
         tokens = ffi.new("llama_token[]", [40, 41, 42])
         assert lib.llama_decode(context.pointer, lib.llama_batch_get_one(tokens, 3)) == 0
         saved = context.state_seq_size(0, partial=True)
-    predicted = state_bytes_per_sequence(check_gguf(path))
-    assert predicted <= saved <= predicted + HEAD
+        mark = library.log_position()
+        with llama.Context.open(model, n_ctx=256, n_seq_max=5, n_rs_seq=3, n_threads=1) as several:
+            log = "\n".join(library.log_lines(mark))
+            earlier = lib.llama_n_rs_seq(several.pointer)
+    predicted = state_shape(info := check_gguf(path))
+    assert predicted.n_bytes <= saved <= predicted.n_bytes + HEAD
+    assert earlier == 3 * (info.architecture in GO_BACK)
+    allocated = sum(float(x) for x in re.findall(r"RS buffer size = +([\d.]+) MiB", log))
+    assert predicted.total(5, earlier) / MIB == pytest.approx(allocated, abs=0.01)

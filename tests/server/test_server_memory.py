@@ -6,6 +6,7 @@ import math
 import struct
 import tempfile
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -19,7 +20,14 @@ from umaserve.models import needs as memory
 from umaserve.models.header import GGUFError
 from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ModelFile, look_at
-from umaserve.server.engines.model_start import too_big, why_not_served
+from umaserve.models.states import StateShape
+from umaserve.server.engines.model_start import (
+    Need,
+    memory_of,
+    start_message,
+    too_big,
+    why_not_served,
+)
 
 
 def test_shape_of_the_bundled_model_equals_gguf_reader() -> None:
@@ -68,6 +76,14 @@ def test_damaged_headers_are_an_error_or_a_guess_and_never_a_crash(data: st.Data
             assert look_at(file.name).size == len(cut)
         except GGUFError as error:
             assert file.name in str(error)
+
+
+def test_all_files_of_a_split_model_count(tmp_path: Path) -> None:
+    whole = demo_model_path().read_bytes()
+    first, second = (tmp_path / f"x-0000{n}-of-00003.gguf" for n in (1, 2))
+    first.write_bytes(whole)
+    second.write_bytes(bytes(1000))
+    assert look_at(str(first)).size == len(whole) + 1000, "the third is missing"
 
 
 def packed(key: str, kind: int, value: bytes) -> bytes:
@@ -162,3 +178,40 @@ def test_kv_cells_that_cannot_be_are_refused_before_an_engine_starts() -> None:
     assert why_not_served(narrow, Config()) == ""
     refusal = why_not_served(narrow, Config(kv_type_k="q8_0"))
     assert refusal.startswith("m.gguf cannot be served: ") and "--kv-type f16:f16" in refusal
+
+
+def test_recurrent_states_are_read_from_a_header(tmp_path: Path) -> None:
+    sizes = {"block_count": 2, "ssm.inner_size": 64, "ssm.state_size": 16, "ssm.conv_kernel": 4}
+    path = tmp_path / "x.gguf"
+    path.write_bytes(header(*(packed(f"x.{k}", 4, struct.pack("<I", n)) for k, n in sizes.items())))
+    assert look_at(str(path)).states == StateShape(2 * (64 * 16 + 3 * 64) * 4)
+
+
+def test_states_of_all_sequences_count_in_the_memory_of_a_model() -> None:
+    config = Config(n_seq=7, n_ctx=4096, mmproj="off")
+    plain = memory_of(ModelFile("m", 1000), config).n_bytes
+    assert memory_of(ModelFile("m", 1000, states=StateShape(10)), config) == Need(plain + 80)
+    encoder = ModelFile("m", 1000, role="embed", states=StateShape(10, goes_back=True))
+    assert memory_of(encoder, config) == Need(plain + 640)
+    assert memory_of(replace(encoder, role=""), config, "embed") == Need(plain + 640)
+
+
+def test_earlier_states_take_an_eighth_of_what_is_left() -> None:
+    model, plain = ModelFile("m", 1000, states=StateShape(10, goes_back=True)), ModelFile("m", 1000)
+    config = Config(n_seq=7, n_ctx=4096, mmproj="off")
+    least = memory_of(plain, config).n_bytes + 80
+    for room, earlier in ((8 * 7 * 80, 7), (8 * 7 * 80 - 1, 3), (8 * 80, 1), (8 * 80 - 1, 0)):
+        bounded = replace(config, models_memory=least + room)
+        need = memory_of(model, bounded)
+        assert need == Need(least + 80 * earlier, earlier)
+        assert start_message(bounded, model, need=need).earlier_states == earlier
+    without = replace(bounded, models_memory=1 << 40, speculate="off")
+    assert memory_of(model, without) == Need(least)
+    # what the engine finds free decides where the user set no bound
+    assert start_message(config, model, need=memory_of(model, config)).earlier_states == -1
+
+
+def test_a_refusal_says_what_recurrent_states_take() -> None:
+    total = memory.total_bytes()
+    text = too_big(ModelFile("m", 1, states=StateShape(total // 8)), Config(n_seq=8))
+    assert f"KV cache for --n-ctx 4096, {memory.gib(total // 8 * 9)} recurrent states)" in text

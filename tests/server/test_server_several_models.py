@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import trio
+import trio.testing
 
 from tests.support.fake_engine import answer
 from tests.support.real_daemon import real
@@ -21,6 +26,9 @@ from tests.support.server_harness import (
     model_file,
 )
 from umaserve.assets import demo_model_path
+from umaserve.server.clients.questions import Questions
+from umaserve.server.supervision.supervisor import Supervisor
+from umaserve.server.text_answers import TextAnswers
 
 SLOW = {"FAKE_TICK_MS": "5"}
 ONE_MODEL = 500 << 20  # bytes: an engine by itself counts 300 MiB
@@ -151,6 +159,70 @@ def test_what_does_not_fit_beside_the_others_waits_for_them_and_idle_ones_leave(
         assert len(engines_of(daemon.process.pid)) == 1
         assert who_answers(client, None) == "model"
         assert states(daemon)["coder"] == "asleep"
+
+
+def test_a_model_comes_back_after_its_engine_was_killed_beside_no_more_than_fit(
+    tmp_path: Path,
+) -> None:
+    """Another model that waits for room does not take that of an engine that is started again."""
+    models = {"coder": {"path": model_file(tmp_path / "load-slow.gguf")}}
+    settings = {"models": models, "models_memory": ONE_MODEL, "environment": SLOW}
+    with daemon_with(tmp_path, **settings) as daemon, daemon.client() as client:
+        for turn in range(3):
+            client.ask(f"coder-{turn}", "first", max_tokens=5, model="coder")
+            eventually(lambda: states(daemon)["coder"] == "loading", "the model is being loaded")
+            client.ask(f"default-{turn}", "second", max_tokens=5)
+            time.sleep(0.05)
+            engines_of(daemon.process.pid)[0].kill()
+            eventually(lambda: states(daemon)["coder"] == "serving", "the model is loaded again")
+            assert states(daemon)["model"] == "asleep"
+            client.finish(f"coder-{turn}", f"default-{turn}")
+            assert len(engines_of(daemon.process.pid)) == 1
+
+
+def test_a_model_with_questions_that_wait_does_not_leave() -> None:
+    """Those that wait for their turn have asked no engine yet."""
+    service: Any = SimpleNamespace(number=0, engine=None, room=(), asking=0)
+    engine: Any = SimpleNamespace(
+        ready=object(), settled=trio.Event(), requests={}, backlog={}, asked={}
+    )
+    model: Any = SimpleNamespace(
+        service=service, current=engine, is_changing=False, is_waking=False
+    )
+    daemon: Any = SimpleNamespace(models=SimpleNamespace(engine=lambda _: engine_of()))
+    questions = defaultdict[int, Questions](Questions)
+    may_leave: list[Any] = []
+
+    async def engine_of() -> Any:
+        return engine
+
+    async def ask(_: Any) -> int:
+        may_leave.append(Supervisor.is_idle.fget(model))  # type: ignore[attr-defined]
+        return 1
+
+    async def one_waits() -> None:
+        texts = TextAnswers(daemon)
+        async with trio.open_nursery() as nursery:
+            for program in range(2):
+                nursery.start_soon(texts.by_engine, service, questions, program, ask)
+            await trio.testing.wait_all_tasks_blocked()
+            may_leave.append(Supervisor.is_idle.fget(model))  # type: ignore[attr-defined]
+            engine.settled.set()
+        may_leave.append(Supervisor.is_idle.fget(model))  # type: ignore[attr-defined]
+
+    trio.run(one_waits)
+    assert may_leave == [False, False, False, True]
+
+
+def test_a_default_model_that_is_loaded_again_has_room_made_for_it(tmp_path: Path) -> None:
+    with daemon_with(tmp_path, models_memory=ONE_MODEL) as daemon, daemon.client() as client:
+        client.send(type="unload", id="u")
+        assert client.answer("unloaded")["event"] == "unloaded"
+        who_answers(client, "coder")
+        client.send(type="load", id="l", model=daemon.model)
+        assert client.answer("loaded")["event"] == "loaded"
+        assert states(daemon) == {"model": "serving", "coder": "asleep", "helper": "asleep"}
+        assert len(engines_of(daemon.process.pid)) == 1
 
 
 def test_the_model_that_was_used_longest_ago_leaves(tmp_path: Path) -> None:

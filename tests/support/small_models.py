@@ -16,6 +16,11 @@ import gguf_container as container  # noqa: E402
 import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
+RECURRENT = [
+    name for name, shape in gguf_shapes.SHAPES.items()
+    if name.endswith("-micro") and (shape.ssm or shape.arch == "lfm2")
+]  # micro shapes whose layers keep a state
+
 
 def write_model(
     path: Path, shape: str, *, pre: str | None = None, quant: str = "q8_0",

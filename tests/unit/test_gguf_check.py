@@ -334,7 +334,7 @@ def test_states_of_recurrent_layers_count(write) -> None:
     large = of("mamba2", ssm__inner_size=1 << 20, ssm__state_size=1 << 20, block_count=3)
     path = write(small_gguf(**large))
     start = m.Start(model_path=str(path), n_slots=1, n_ctx=64, n_seq=2)
-    assert "for the states of 2 sequences" in capacity.why_no_memory(start)
+    assert "for the states of 3 sequences" in capacity.why_no_memory(start)
 
 
 def test_weights_that_cannot_be_mapped(write) -> None:

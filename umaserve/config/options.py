@@ -75,7 +75,7 @@ OPTIONS: tuple[Option, ...] = (
            "what was chosen before, else the bundled model"),
     Option("models_memory", "--models-memory", "UMA_MODELS_MEMORY", "model", "models_memory",
            Bytes(MiB, 1 << 50, (("auto", 0),), "SIZE|auto"), 0,
-           "memory for the weights and KV caches of all models", "what is free"),
+           "memory for all models: weights, KV caches, recurrent states", "what is free"),
     Option("idle_unload_s", "--idle-unload", "UMA_IDLE_UNLOAD", "model", "idle_unload",
            Duration(auto=True), "auto",
            "time without a request after which a model leaves memory; its next request loads it",

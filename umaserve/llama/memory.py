@@ -7,17 +7,8 @@ from dataclasses import dataclass
 
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFInfo
-from umaserve.models.kv_shape import KvKind, KvShape
-
-GO_BACK = frozenset((
-    "bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "lfm2", "lfm2moe", "nemotron_h",
-    "nemotron_h_moe", "qwen35", "qwen35moe", "qwen4exp",
-))  # fmt: skip
-"""Architectures of which libllama keeps earlier states (``llm_arch_supports_rs_rollback``)."""
-
-
-_MLP_LAYERS = ("nemotron_h", "nemotron_h_moe")
-"""Architectures of which some layers are an MLP alone: they have neither cells nor a state."""
+from umaserve.models.kv_shape import HeaderNumbers, KvKind, KvShape
+from umaserve.models.states import StateShape
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ def memory_needed(
     """
     info = check_gguf(path)
     cells = n_ctx * kv_bytes_per_cell(info, kind)
-    return MemoryNeed(info.tensor_bytes, cells, state_bytes_per_sequence(info))
+    return MemoryNeed(info.tensor_bytes, cells, state_shape(info).n_bytes)
 
 
 def kv_bytes_per_cell(info: GGUFInfo, kind: KvKind | None = None) -> int:
@@ -58,40 +49,12 @@ def kv_bytes_per_cell(info: GGUFInfo, kind: KvKind | None = None) -> int:
 
 def attention_shape(info: GGUFInfo) -> tuple[int, int]:
     """Layers, and heads of the layer that has most; 0 where the header does not say."""
-    layers = _number(info, "block_count")
-    return layers, max(_per_layer(info, "attention.head_count", layers), default=0)
+    header = HeaderNumbers(info.architecture, info.metadata)
+    layers = header.number("block_count")
+    # a number for all layers is not repeated: a damaged header may claim any number of layers
+    return layers, max(header.numbers("attention.head_count", min(layers, 1)), default=0)
 
 
-def state_bytes_per_sequence(info: GGUFInfo) -> int:
-    """Bytes that recurrent layers keep of one sequence (``n_embd_r`` and ``n_embd_s``, float32).
-
-    Recurrent are all layers without KV cells, but for draft layers and MLPs.  Where all layers have
-    cells, all are recurrent too (Falcon-H1).
-    """
-    names = ("inner_size", "state_size", "conv_kernel", "group_count")
-    inner, state, kernel, groups = (_number(info, f"ssm.{name}") for name in names)
-    row = inner * state + max(kernel - 1, 0) * (inner + 2 * groups * state)
-    row += _number(info, "embedding_length") * max(_number(info, "shortconv.l_cache") - 1, 0)
-    if head := _number(info, "kda.head_dim"):
-        row = max(_per_layer(info, "attention.head_count", 1), default=0) * head
-        row *= head + 3 * max(kernel - 1, 0)
-    layers = _number(info, "block_count") - _number(info, "nextn_predict_layers")
-    others = len(KvShape.of(info.architecture, info.metadata).rows)
-    if info.architecture in _MLP_LAYERS:
-        others += sum(n > 0 for n in _per_layer(info, "feed_forward_length", layers)[:layers])
-    return max(layers - others or layers, 0) * row * 4
-
-
-def _number(info: GGUFInfo, name: str) -> int:
-    value = info.metadata.get(f"{info.architecture}.{name}", 0)
-    return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
-
-
-def _per_layer(info: GGUFInfo, name: str, layers: int) -> list[int]:
-    """A value that the header gives once or once a layer, as a list with an entry a layer."""
-    value = info.metadata.get(f"{info.architecture}.{name}")
-    if isinstance(value, list):
-        return [v for v in value if isinstance(v, int) and 0 <= v < 1 << 31]
-    # A number for all layers, repeated 4096 times at most: a damaged header may claim more layers.
-    number = _number(info, name)
-    return [number] * min(layers, 4096) if number else []
+def state_shape(info: GGUFInfo) -> StateShape:
+    """Recurrent states of the model."""
+    return StateShape.of(info.architecture, info.metadata)

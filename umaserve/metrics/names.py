@@ -69,7 +69,7 @@ HELP = {
     "model_batch_calls_total": "Calls of llama_decode of a model.",
     "model_p95_ms": "Milliseconds between two interactive tokens of a model, 95th percentile.",
     "model_ttft_ms_p95": "Milliseconds to an interactive first token, 95th percentile.",
-    "model_memory_bytes": "Bytes of a model's weights and KV cells.",
+    "model_memory_bytes": "Bytes of a model: weights, adapters, draft model, cells and states.",
     "model_kv_cells_used": "KV cells of a model in use.",
     "model_kv_cells_total": "KV cells of a model's context.",
     # for load balancers

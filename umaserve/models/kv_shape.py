@@ -21,6 +21,7 @@ KV_TYPES = {
 """ggml type ids of the KV cell types that llama.cpp takes, by ``ggml_type_name``."""
 
 PLAIN = "f16"
+CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
 _MOST_LAYERS = 4096  # of a damaged header no more are counted
 _OWN_CELLS = {"gemma3n": 20}  # layers that have cells of their own, where no header says so
 _NO_FLASH = ("grok",)  # families without flash attention in libllama
@@ -65,9 +66,8 @@ class KvShape:
         """
         if metadata.get(f"{architecture}.attention.causal") is False:
             return cls()
-        header = _Header(architecture, metadata)
-        layers = header.number("block_count") - header.number("nextn_predict_layers")
-        layers = min(max(layers, 0), _MOST_LAYERS)
+        header = HeaderNumbers(architecture, metadata)
+        layers = header.layers
         heads = header.numbers("attention.head_count", layers)
         n_heads = header.numbers("attention.head_count_kv", layers) or heads
         widest = max(heads, default=0)
@@ -138,12 +138,23 @@ class KvShape:
         return ""
 
 
-class _Header:
+def padded(n_ctx: int) -> int:
+    """KV cells that libllama makes of so many, which it bounds a batch by before it does."""
+    return -(-n_ctx // CELL_PADDING) * CELL_PADDING
+
+
+class HeaderNumbers:
     """Numbers of a header, under its architecture's name; what is no size counts as not there."""
 
     def __init__(self, architecture: str, metadata: Mapping[str, object]) -> None:
         self._prefix, self._metadata = f"{architecture}.", metadata
         self._own_cells = _OWN_CELLS.get(architecture, 0)
+
+    @property
+    def layers(self) -> int:
+        """Number of layers, without draft layers."""
+        layers = self.number("block_count") - self.number("nextn_predict_layers")
+        return min(max(layers, 0), _MOST_LAYERS)
 
     def number(self, name: str) -> int:
         value = self._metadata.get(self._prefix + name)

@@ -10,31 +10,38 @@ from pathlib import Path
 
 from umaserve.texts import path_of
 
+from .draft_model import may_have_heads
 from .header import GGUFError
+from .identity import model_files
 from .kv_shape import KvKind, KvShape, is_size
 from .purpose import role_of
 from .reader import HeaderReader, open_model
+from .states import StateShape
 
 LEAST_CELLS = 4096  # KV cells where nobody chose, however little memory there is
+MOST_CAUSAL = 8192  # tokens of a text that a causal model encodes, where nobody chose
 ENGINE_BYTES = 300 * 1024 * 1024  # the process itself and its compute buffers, roughly
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A GGUF file that looks like a model: its size and the shape of its KV cache."""
+    """A GGUF file that looks like a model: its size, all parts counted, and its shapes."""
 
     path: str
     size: int
     cells: KvShape = KvShape()
     n_ctx_train: int = 0  # positions that it was trained for; 0 = it does not say
     role: str = ""  # "embed" or "rerank" where the header says that it encodes texts
+    states: StateShape = StateShape()
+    may_have_heads: bool = False  # that draft (MTP)
 
     def kv_bytes(self, n_ctx: int, kind: KvKind) -> int:
         return n_ctx * self.cells.bytes_per_cell(kind)
 
-    def needs(self, n_ctx: int, kind: KvKind) -> int:
-        """Bytes that serving it takes, roughly."""
-        return self.size + self.kv_bytes(n_ctx, kind) + ENGINE_BYTES
+    def needs(self, cells: int, kind: KvKind, sequences: int) -> int:
+        """Bytes that serving it takes, roughly, without earlier states."""
+        states = self.states.total(sequences)
+        return self.size + self.kv_bytes(cells, kind) + states + ENGINE_BYTES
 
 
 def look_at(path: str) -> ModelFile:
@@ -53,9 +60,18 @@ def look_at(path: str) -> ModelFile:
     trained = reader.values.get(f"{architecture}.context_length")
     cells = KvShape.of(architecture, reader.values)
     n_ctx_train = trained if is_size(trained) else 0
-    return ModelFile(
-        str(full), reader.size, cells, n_ctx_train, role_of(architecture, reader.values)
-    )
+    size = reader.size + sum(map(_size_of, model_files(full)[1:]))
+    role = role_of(architecture, reader.values)
+    states = StateShape.of(architecture, reader.values)
+    heads = may_have_heads(architecture, reader.values)
+    return ModelFile(str(full), size, cells, n_ctx_train, role, states, heads)
+
+
+def _size_of(part: Path) -> int:
+    try:
+        return part.stat().st_size
+    except OSError:  # the engine says what is missing
+        return 0
 
 
 def available_bytes() -> int:

@@ -5,9 +5,10 @@ An engine is asked for most of them.  Where it ends meanwhile, the next one is a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -154,15 +155,16 @@ class TextAnswers:
 
         Raises ``ProtocolError``.
         """
-        for _ in range(ENGINE_TRIES):
-            engine = await self._daemon.models.engine(service)
-            await engine.settled.wait()
-            if engine.ready is not None:
-                return engine, engine.ready
-            await self._end_of(engine, service)
-            failure = self._daemon.models.all[service.number].failure
-            if service.engine is None and failure:
-                raise ProtocolError(E_MODEL_002, failure)
+        with _asking(service):
+            for _ in range(ENGINE_TRIES):
+                engine = await self._daemon.models.engine(service)
+                await engine.settled.wait()
+                if engine.ready is not None:
+                    return engine, engine.ready
+                await self._end_of(engine, service)
+                failure = self._daemon.models.all[service.number].failure
+                if service.engine is None and failure:
+                    raise ProtocolError(E_MODEL_002, failure)
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
     async def by_engine(
@@ -173,17 +175,18 @@ class TextAnswers:
         ask: Callable[[EngineHandle], Awaitable[Answer | None]],
     ) -> Answer:
         """By the engine that serves a model, or by the next one where it ends meanwhile."""
-        for _ in range(ENGINE_TRIES):
-            engine, _ = await self.ready_engine(service)
-            try:
-                async with questions[service.number].turn(program):
-                    answer = await ask(engine)
-            except TextFault as fault:
-                text = f"this text brought the engine down: it {fault}"
-                raise ProtocolError(E_RUNTIME_001, text) from None
-            if answer is not None:
-                return answer
-            await self._end_of(engine, service)
+        with _asking(service):
+            for _ in range(ENGINE_TRIES):
+                engine, _ = await self.ready_engine(service)
+                try:
+                    async with questions[service.number].turn(program):
+                        answer = await ask(engine)
+                except TextFault as fault:
+                    text = f"this text brought the engine down: it {fault}"
+                    raise ProtocolError(E_RUNTIME_001, text) from None
+                if answer is not None:
+                    return answer
+                await self._end_of(engine, service)
         raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
 
     async def _end_of(self, engine: EngineHandle, service: Service) -> None:
@@ -193,6 +196,16 @@ class TextAnswers:
         while service.engine is engine and closed is None and service.closed is None:
             await trio.sleep(SUCCESSOR_POLL_S)
             closed = self._daemon.sessions.closed
+
+
+@contextlib.contextmanager
+def _asking(service: Service) -> Iterator[None]:
+    """Keep the model's engine meanwhile: before its turn, a question is none of the engine's."""
+    service.asking += 1
+    try:
+        yield
+    finally:
+        service.asking -= 1
 
 
 def program_asking(connection: Connection, message: Any) -> int:

@@ -129,6 +129,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     n_ctx: int  # KV cells; 0 = what memory bears
     n_seq: int
     n_positions: int = 0  # of one session that the table has room for; 0 = as n_ctx
+    earlier_states: int = -1  # of a recurrent sequence, at most; -1 = as many as memory bears
     n_batch: int = 0
     n_ubatch: int = 0
     n_threads: int = 0
@@ -419,6 +420,8 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     why_no_eyes: str = "this model reads text only"  # why it sees no pictures; empty where it does
     n_embd_input: int = 0  # numbers of an embedding that it takes in place of a token
     adapters: tuple[Adapter, ...] = ()
+    state_bytes: int = 0  # recurrent states of all sequences, with earlier ones
+    draft_bytes: int = 0  # weights and KV cells of the draft model; KV cells of own heads
 
     @property
     def n_positions(self) -> int:
@@ -427,8 +430,9 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the weights, of the adapters and of the KV cache."""
-        return self.model_bytes + sum(each.n_bytes for each in self.adapters) + self.kv_bytes
+        """Bytes of weights, adapters, the draft model, KV cells and recurrent states."""
+        beside = self.draft_bytes + sum(each.n_bytes for each in self.adapters)
+        return self.model_bytes + beside + self.kv_bytes + self.state_bytes
 
     @property
     def role(self) -> str:

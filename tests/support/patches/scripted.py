@@ -138,6 +138,6 @@ def draft_model_that_thinks_it_is_large() -> None:
 
 def heads_with_few_cells(cells: int) -> None:
     """A model's own heads have so many KV cells at most."""
-    from umaserve.engine.model import heads
+    from umaserve.models import draft_model
 
-    heads.CELLS = cells
+    draft_model.HEAD_CELLS = cells

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from umaserve.llama.builds import cache_root
-from umaserve.llama.memory import kv_bytes_per_cell, state_bytes_per_sequence
+from umaserve.llama.memory import kv_bytes_per_cell, state_shape
 from umaserve.llama.traffic import Traffic
 from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind
@@ -82,7 +82,7 @@ class Estimate(NamedTuple):
 def estimate(info: GGUFInfo, n_ctx_train: int, kv: tuple[str, str], machine: Machine) -> Estimate:
     """Estimate a model by its header; ``kv``: ggml's names of the types of K and V."""
     cell = kv_bytes_per_cell(info, KvKind(*kv))
-    fixed = info.tensor_bytes + state_bytes_per_sequence(info) + ENGINE_BYTES
+    fixed = info.tensor_bytes + state_shape(info).n_bytes + ENGINE_BYTES
     most = n_ctx_train or 4096
     left = machine.memory - fixed
     context = min(most, left // cell if cell else most) if left > 0 else 0

@@ -64,6 +64,7 @@ class Admission:
         """A request from the front."""
         came_ns = message.came_ns or time.monotonic_ns()
         self._table.t_submit_ns[message.slot] = self._table.t_wait_ns[message.slot] = came_ns
+        stores_first()  # behind FREE: the front takes a state that comes with a serial for its own
         self._table.serial[message.slot] = message.serial
         if message.constraint is not None:
             self._pending.add(message.serial)

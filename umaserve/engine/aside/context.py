@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from umaserve.engine.model.abilities import device_memory, flash_attention
-from umaserve.engine.model.capacity import padded
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
+from umaserve.models.kv_shape import padded
 from umaserve.models.needs import available_bytes, gib
 from umaserve.policy.processor.slices import TILED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from umaserve.llama.memory import GO_BACK
+from umaserve.models.states import GO_BACK, RESERVED
 from umaserve.wire import messages as m
 
 from .loaded import Loaded
@@ -12,7 +12,6 @@ from .loaded import Loaded
 if TYPE_CHECKING:
     from umaserve.llama import Context, Model
 
-RESERVED = 1  # sequences after those of the rows: pieces pass through it
 ENDED = 48  # ended ones that may have cells
 STATE = "the model keeps a recurrent state"
 NO_ROOM = "there is no room for earlier ones (in memory, or in --n-ubatch)"

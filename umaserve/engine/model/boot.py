@@ -32,7 +32,7 @@ from .abilities import (
     why_no_shift,
     why_no_way_back,
 )
-from .contexts import open_context, sizes_of
+from .contexts import bytes_of, open_context, sizes_of
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def load(
     load_warnings.tell(control, model, mark, start, info, device)
     unused_bytes = unused_memory.give_back_since(before) if lean else 0
     no_way_back = why_no_way_back(start, context, wanted.snapshots)
+    kv_bytes, state_bytes = bytes_of(start, context, sizes.n_ctx)
     _write_pieces(start, model, pieces_fd)
     is_eog = np.ascontiguousarray(model.eog_mask(), dtype=np.uint8)
     told = start, context, info, sizes, no_way_back, control
@@ -106,8 +107,7 @@ def load(
         is_eog=is_eog,
         draft=drafter[0],
         load_ms=(time.monotonic() - began) * 1000.0,
-        kv_bytes=capacity.kv_bytes(start, sizes.n_ctx) if _has_cells(context) else 0,
-        unused_bytes=unused_bytes,
+        kv_bytes=kv_bytes, state_bytes=state_bytes, unused_bytes=unused_bytes,
         on_processor=on_processor,
         places=_places(on_processor),
         generates=not encodes,
@@ -163,10 +163,6 @@ def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
         pieces.write_hidden(*model.hidden_table())
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
-
-
-def _has_cells(context: Context) -> bool:
-    return bool(context.memory != context.library.ffi.NULL)
 
 
 def _refuse(why: str, *opened: Context | Model) -> None:
@@ -248,6 +244,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         library_version=loaded.library.version,
         model_bytes=model.size_bytes,
         kv_bytes=loaded.kv_bytes,
+        state_bytes=loaded.state_bytes,
         n_params=model.n_params,
         chat_template=model.chat_template,
         tool_template=model.tool_template,
@@ -269,6 +266,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         why_no_shift=why_no_shift(loaded),
         why_no_drafts=why_no_drafts(loaded.library.lib, model.pointer, loaded.no_way_back),
         draft_model=start.draft_model if loaded.draft_model is not None else "",
+        draft_bytes=loaded.draft.n_bytes if loaded.draft is not None else 0,
         heads=loaded.heads,
         eyes_program=sendable_path(str(build.eyes_program or "")),
         why_no_eyes=why_no_eyes(start, loaded),

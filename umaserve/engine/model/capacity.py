@@ -6,16 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from umaserve.llama.memory import (
-    GO_BACK,
-    attention_shape,
-    kv_bytes_per_cell,
-    state_bytes_per_sequence,
-)
+from umaserve.llama.memory import attention_shape, kv_bytes_per_cell, state_shape
 from umaserve.models.adapter import adapter_bytes
-from umaserve.models.kv_shape import KvKind, KvShape
+from umaserve.models.kv_shape import CELL_PADDING, KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.models.projector import projector_bytes
+from umaserve.models.states import RESERVED, TEXTS_AT_ONCE
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
@@ -25,7 +21,6 @@ OTHER_KV_TYPE = "; take --kv-type f16, for K or V alone as in q8:f16"
 TENSOR_ALIGNMENT = 32  # ggml's
 DEFAULT_UBATCH = 512
 MOST_CELLS = 1 << 24  # as of --n-ctx
-CELL_PADDING = 256  # libllama makes a multiple of so many KV cells
 SHARE = 2  # one part in so many of the memory that is left is the KV cells' and what goes with them
 # Cells in main memory take no more than the weights, or than this.  For libllama writes to all of
 # them at start, which takes half a second and more for a GiB.
@@ -33,8 +28,6 @@ SMALL_BYTES = 1 << 30
 MASK_BYTES = 2  # of the attention's mask, for a cell and a token computed at once
 SCORE_BYTES = 8  # for these two and a head, where attention is not flash attention
 TABLE_BYTES = 176  # of the session table for a token that has all log-probabilities
-SNAPSHOTS = 7, 3, 1  # earlier states of a sequence for drafts, most first
-SNAPSHOT_SHARE = 8  # one part in so many of the memory that is left is theirs at most
 ASIDE_BATCH, ASIDE_BATCH_CPU = 512, 128  # tokens that a second context computes at once
 
 
@@ -89,7 +82,7 @@ def find_fits(
     n_ubatch = start.n_ubatch or DEFAULT_UBATCH
     layers, heads = attention_shape(info)
     kv = kv_bytes_per_cell(info, kv_kind(start))
-    fixed = ENGINE_BYTES + start.n_seq * state_bytes_per_sequence(info)
+    fixed = ENGINE_BYTES + state_shape(info).total(_sequences(start))
     fixed += projector_bytes(start.mmproj)
     a_token = MASK_BYTES
     if start.head_major or start.flash_attn == "off":
@@ -121,21 +114,16 @@ def find_fits(
 def leave_snapshots(
     start: m.Start, info: GGUFInfo, fits: list[Fit]
 ) -> tuple[int, list[Fit]]:
-    """Earlier states of each sequence that memory bears for drafts, and what they leave of it.
-
-    Their number and a state more are a power of two, as the tokens of a row with drafts are.
-    """
-    if start.speculate == "off" or info.architecture not in GO_BACK:
+    """Earlier states of each sequence that memory bears for drafts, and what they leave of it."""
+    if start.speculate == "off" or start.encodes:
         return 0, fits
-    one = start.n_seq * state_bytes_per_sequence(info)
+    shape, n_sequences = state_shape(info), _sequences(start)
     room = min(fit.left - start.n_ctx * fit.cell for fit in fits) if fits else SMALL_BYTES
-    n = next((n for n in SNAPSHOTS if n * one <= room // SNAPSHOT_SHARE), 0)
-    return n, [fit._replace(left=fit.left - n * one) for fit in fits]
-
-
-def padded(n_ctx: int) -> int:
-    """KV cells that libllama makes of so many, which it bounds a batch by before it does."""
-    return -(-n_ctx // CELL_PADDING) * CELL_PADDING
+    n = shape.earlier(n_sequences, room)
+    if start.earlier_states >= 0:
+        n = min(n, start.earlier_states)
+    taken = n * shape.total(n_sequences)
+    return n, [fit._replace(left=fit.left - taken) for fit in fits]
 
 
 def kv_kind(start: m.Start) -> KvKind:
@@ -144,11 +132,9 @@ def kv_kind(start: m.Start) -> KvKind:
     return KvKind(start.type_k, start.type_v, transposed)
 
 
-def kv_bytes(start: m.Start, n_ctx: int) -> int:
-    """Bytes of ``n_ctx`` KV cells of the model."""
-    from umaserve import llama
-
-    return llama.memory_needed(start.model_path, n_ctx=n_ctx, kind=kv_kind(start)).kv_bytes
+def _sequences(start: m.Start) -> int:
+    """Sequences of a context with recurrent states; others may have more (`spare_sequences`)."""
+    return TEXTS_AT_ONCE if start.encodes else start.n_seq + RESERVED
 
 
 def _adapter_bytes(start: m.Start) -> int:
@@ -182,7 +168,8 @@ def why_no_memory(start: m.Start, also: int = 0) -> str:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     cells = start.n_ctx or min(LEAST_CELLS, start.positions * start.n_seq)
     need = llama.memory_needed(start.model_path, n_ctx=cells, kind=kv_kind(start))
-    states = start.n_seq * need.state_bytes
+    n_seq = _sequences(start)
+    states = n_seq * need.state_bytes
     alone = need.weight_bytes + need.kv_bytes + states
     adapters = _adapter_bytes(start)
     wanted = alone + also + adapters
@@ -195,7 +182,7 @@ def why_no_memory(start: m.Start, also: int = 0) -> str:
         f"the model{'s need' if also else ' needs'} {wanted / gib:.1f} GiB "
         f"({need.weight_bytes / gib:.1f} for the weights"
         f", {need.kv_bytes / gib:.1f} for {cells} KV cells"
-        + (f", {states / gib:.1f} for the states of {start.n_seq} sequences" if states else "")
+        + (f", {states / gib:.1f} for the states of {n_seq} sequences" if states else "")
         + (f", {also / gib:.1f} for {drafter}" if also else "")
         + (f", {adapters / gib:.1f} for the adapters" if adapters else "")
         + f"), and this machine has {total / gib:.1f} GiB of memory; "

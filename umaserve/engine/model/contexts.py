@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.models.header import GGUFInfo
+from umaserve.models.kv_shape import padded
+from umaserve.models.needs import MOST_CAUSAL
+from umaserve.models.states import TEXTS_AT_ONCE
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 MOST_TOKENS = 2048  # of a text, where nobody chose: attention's memory grows with their square
-MOST_CAUSAL = 8192  # the same for causal models, which need a KV cell for each token
-TEXTS_AT_ONCE = 64  # that an encoder computes in one llama_decode
 
 
 class Sizes(NamedTuple):
@@ -68,6 +69,17 @@ def open_context(
     return context, wanted._replace(n_ctx=n, n_batch=n, n_ubatch=n_ubatch), True
 
 
+def bytes_of(start: m.Start, context: Context, n_ctx: int) -> tuple[int, int]:
+    """Bytes of the KV cells and of the recurrent states; 0 where the context has no memory."""
+    from umaserve import llama
+
+    if context.memory == context.library.ffi.NULL:
+        return 0, 0
+    needs = llama.memory_needed(start.model_path, n_ctx=n_ctx, kind=capacity.kv_kind(start))
+    states = context.n_seq_max * (1 + context.library.lib.llama_n_rs_seq(context.pointer))
+    return needs.kv_bytes, needs.state_bytes * states
+
+
 def _open_generator(
     start: m.Start, model: Model, sizes: Sizes, control: Control
 ) -> tuple[Context, Sizes]:
@@ -78,7 +90,7 @@ def _open_generator(
         try:
             context = llama.Context.open(
                 model,
-                n_ctx=capacity.padded(sizes.n_ctx),
+                n_ctx=padded(sizes.n_ctx),
                 n_batch=sizes.n_batch,
                 n_ubatch=sizes.n_ubatch,
                 n_seq_max=sizes.n_seq_max,
@@ -120,7 +132,7 @@ def _open_encoder(
     try:
         context = llama.Context.open(
             model,
-            n_ctx=capacity.padded(tokens),
+            n_ctx=padded(tokens),
             n_batch=tokens,
             n_ubatch=n_ubatch,
             n_seq_max=TEXTS_AT_ONCE,

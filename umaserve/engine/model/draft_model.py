@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.models.draft_model import draft_bytes, draft_cells, is_asked_for
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
-from . import capacity
 from .abilities import why_no_drafts, why_no_plain_model
 from .loaded import CannotLoad, DraftModel
 
@@ -20,32 +20,8 @@ if TYPE_CHECKING:
 
     from .contexts import Sizes
 
-CELLS = 16_384  # KV cells at most: longer texts have no drafts of it
 SPARE_TOKENS = 128  # that one of a family may have more than another, as llama.cpp allows
 CHUNK = 512  # tokens of a text that it reads at once, at most
-
-
-def is_asked_for(start: m.Start) -> bool:
-    """Whether it is loaded: --speculate may have no use for it."""
-    return bool(start.draft_model) and start.speculate in ("auto", "draft")
-
-
-def cells(start: m.Start) -> int:
-    """KV cells of its context."""
-    return capacity.padded(min(CELLS, start.n_ctx or CELLS))
-
-
-def bytes_needed(start: m.Start) -> int:
-    """Bytes of a draft model in the memory that holds the model's layers; 0 where there is none."""
-    from umaserve import llama
-
-    if not is_asked_for(start):
-        return 0
-    try:
-        needs = llama.memory_needed(start.draft_model, n_ctx=cells(start))
-    except (llama.LlamaError, GGUFError, OSError):
-        return 0  # `open_draft_model` says why
-    return int(needs.weight_bytes + needs.kv_bytes)
 
 
 def open_draft_model(
@@ -60,7 +36,7 @@ def open_draft_model(
     from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
-    if not is_asked_for(start):
+    if not is_asked_for(start.draft_model, start.speculate):
         return None
     library = model.library
     control.send(m.LoadProgress(1.0, "draft model"))
@@ -77,7 +53,7 @@ def open_draft_model(
         control.send(m.Log("warn", f"{start.draft_model} drafts nothing: {why}"))
         draft.close()
         return None
-    n_ctx = cells(start)
+    n_ctx = draft_cells(start.n_ctx)
     n_batch = min(max(CHUNK, start.n_slots), n_ctx)
     try:
         context = llama.Context.open(
@@ -89,7 +65,9 @@ def open_draft_model(
         raise CannotLoad(f"--draft-model: {error}") from error
     n_positions = min(draft.n_ctx_train or n_ctx, n_ctx)
     batch = Batch(library.ffi, n_batch, start.n_slots)
-    return DraftModel(draft, context, batch, min(draft.n_vocab, model.n_vocab), n_positions)
+    n_bytes = draft_bytes(start.draft_model, start.speculate, start.n_ctx)
+    n_vocab = min(draft.n_vocab, model.n_vocab)
+    return DraftModel(draft, context, batch, n_vocab, n_positions, n_bytes=n_bytes)
 
 
 def _why_no_drafts(draft: Model, model: Model, no_way_back: str) -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from umaserve.models.draft_model import HEAD_FAMILIES, draft_bytes, head_bytes, head_cells
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
 from umaserve.models.kv_shape import KvShape
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
-from . import capacity
 from .abilities import why_no_drafts
 from .draft_model import CHUNK, open_draft_model
-from .draft_model import bytes_needed as draft_model_bytes
 from .loaded import DraftModel
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 
     from .contexts import Sizes
 
-CELLS = 65_536  # KV cells of one layer at most: longer texts have no drafts of the heads
-FAMILIES = ("qwen35", "qwen35moe", "glm4moe")
-"""Architectures whose graph of the heads was tried.  libllama ends the process where there is none
-(``LLM_GRAPH_TYPE_DECODER_MTP``)."""
 USED = "its own heads draft, for texts of which they have read all tokens"
 
 
@@ -44,7 +39,7 @@ def why_none(info: GGUFInfo) -> str:
     )
     if not isinstance(n, int) or not isinstance(layers, int) or n < 1:
         return "the model has none"
-    if arch not in FAMILIES:
+    if arch not in HEAD_FAMILIES:
         return f"libllama's graph for those of {arch} was not tried"
     if n > 1:
         return f"it has {n} layers of them, which would take turns"
@@ -53,17 +48,12 @@ def why_none(info: GGUFInfo) -> str:
     return ""
 
 
-def cells(start: m.Start) -> int:
-    """KV cells of the heads' context."""
-    return capacity.padded(min(CELLS, start.n_ctx or CELLS))
-
-
 def bytes_needed(start: m.Start) -> int:
     """Bytes of a draft model, or of the KV cells of the heads' one layer; 0 where neither drafts.
 
     The heads' weights count as weights of the model.
     """
-    if draft := draft_model_bytes(start):
+    if draft := draft_bytes(start.draft_model, start.speculate, start.n_ctx):
         return draft
     try:
         info = check_gguf(start.model_path)
@@ -71,8 +61,7 @@ def bytes_needed(start: m.Start) -> int:
         return 0  # whoever loads the model says why
     if not are_asked_for(start, info):
         return 0
-    rows = KvShape.of(info.architecture, info.metadata).rows
-    return 2 * cells(start) * max((k + v for k, v in rows), default=0)
+    return head_bytes(KvShape.of(info.architecture, info.metadata), start.n_ctx)
 
 
 def open_drafter(
@@ -114,7 +103,7 @@ def _open(
     from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
-    library, n_ctx = model.library, cells(start)
+    library, n_ctx = model.library, head_cells(start.n_ctx)
     n_batch = min(max(CHUNK, start.n_slots), n_ctx)
     try:
         context = llama.Context.open(
@@ -127,4 +116,5 @@ def _open(
     functions.keep(context, masked=True)
     batch = Batch(library.ffi, n_batch, start.n_slots, n_embd=model.n_embd)
     n_positions = min(model.n_ctx_train or n_ctx, n_ctx)
-    return DraftModel(None, context, batch, model.n_vocab, n_positions, functions), ""
+    n_bytes = bytes_needed(start)
+    return DraftModel(None, context, batch, model.n_vocab, n_positions, functions, n_bytes), ""

@@ -48,6 +48,7 @@ class DraftModel:
     n_vocab: int  # tokens that both models have
     n_positions: int  # of one text at most
     hidden: HiddenStates | None = None
+    n_bytes: int = 0  # memory that its own weights and its KV cells take
 
     def close(self) -> None:
         self.context.close()
@@ -111,7 +112,8 @@ class Loaded:
     is_eog: np.ndarray  # uint8[n_vocab]
     load_ms: float
     kv_bytes: int
-    unused_bytes: int  # of them not resident until cells are used
+    state_bytes: int  # recurrent states of all sequences, with earlier ones
+    unused_bytes: int  # of the KV cells, not resident until cells are used
     on_processor: bool  # no layer lies on another device
     places: Places  # of the loop's threads
     draft: DraftModel | None = None  # what drafts tokens for it

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from umaserve.engine.model.abilities import flash_attention
-from umaserve.engine.model.capacity import padded
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
+from umaserve.models.kv_shape import padded
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.adapter import adapter_bytes
+from umaserve.models.draft_model import draft_bytes, head_bytes
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.projector import projector_bytes, projector_of
+from umaserve.models.states import RESERVED, TEXTS_AT_ONCE
 from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
 
+ENCODERS = "embed", "rerank"  # roles of models that generate nothing
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
 
 
-def start_message(config: Config, model: memory.ModelFile, role: str = "") -> m.Start:
-    """Return the start message for an engine, from the daemon's settings and the model's role."""
+class Need(NamedTuple):
+    """Predicted memory of a model: all its bytes, and how many earlier states of a sequence."""
+
+    n_bytes: int
+    earlier_states: int = 0
+
+
+def start_message(
+    config: Config, model: memory.ModelFile, role: str = "", need: Need | None = None
+) -> m.Start:
+    """Return the start message for an engine, from the daemon's settings and the model's role.
+
+    The engine knows what memory bears, but not ``--models-memory``, so ``need`` bounds its states.
+    """
     positions = model.n_ctx_train or config.n_ctx or memory.LEAST_CELLS
     return m.Start(
         model_path=model.path,
         n_slots=config.max_sessions,
         n_ctx=config.n_ctx,
         n_positions=positions if config.n_ctx else min(positions, MOST_POSITIONS),
+        earlier_states=need.earlier_states if need and config.models_memory > 0 else -1,
         n_seq=config.n_seq,
         n_batch=config.n_batch,
         n_ubatch=config.n_ubatch,
@@ -59,7 +75,7 @@ def start_message(config: Config, model: memory.ModelFile, role: str = "") -> m.
         prefill_threads=config.prefill_threads,
         log_level=config.log_level,
         core_dumps=config.core_dumps,
-        encodes=role in ("embed", "rerank"),
+        encodes=role in ENCODERS,
     )
 
 
@@ -77,11 +93,45 @@ def kv_kind(config: Config) -> KvKind:
     return KvKind(config.kv_type_k, config.kv_type_v, config.head_major)
 
 
-def memory_of(file: memory.ModelFile, config: Config) -> int:
-    """Bytes that serving a model takes, roughly."""
+def memory_of(file: memory.ModelFile, config: Config, role: str = "") -> Need:
+    """Return the memory that serving a model takes, roughly.
+
+    Of earlier states it counts as many as the engine keeps in ``--models-memory``, else in the main
+    memory that is free now.
+    """
+    encodes = role in ENCODERS or bool(file.role)
+    sequences = _sequences(config, encodes)
     eyes = projector_bytes(projector_of(config.mmproj, file.path))
     adapters = adapter_bytes(each.path for each in config.lora)
-    return file.needs(config.n_ctx or memory.LEAST_CELLS, kv_kind(config)) + eyes + adapters
+    cells = _cells(file, config, encodes)
+    n_bytes = file.needs(cells, kv_kind(config), sequences) + eyes + adapters
+    if not encodes:
+        n_bytes += _drafter_bytes(file, config)
+    if encodes or config.speculate == "off" or not file.states.goes_back:
+        return Need(n_bytes)
+    most = config.models_memory if config.models_memory > 0 else memory.available_bytes()
+    earlier = file.states.earlier(sequences, most - n_bytes)
+    return Need(n_bytes + earlier * file.states.total(sequences), earlier)
+
+
+def _drafter_bytes(file: memory.ModelFile, config: Config) -> int:
+    """Bytes of a draft model, or of the cells of the model's own heads."""
+    if draft := draft_bytes(config.draft_model, config.speculate, config.n_ctx):
+        return draft
+    asked = config.speculate == "mtp" or config.speculate == "auto" and not config.draft_model
+    return head_bytes(file.cells, config.n_ctx) if asked and file.may_have_heads else 0
+
+
+def _sequences(config: Config, encodes: bool) -> int:
+    """Sequences that have a recurrent state each."""
+    return TEXTS_AT_ONCE if encodes else config.n_seq + RESERVED
+
+
+def _cells(file: memory.ModelFile, config: Config, encodes: bool) -> int:
+    """KV cells at least; the engine takes more where nobody chose and there is room."""
+    if not encodes:
+        return config.n_ctx or memory.LEAST_CELLS
+    return min(n for n in (file.n_ctx_train, config.n_ctx, memory.MOST_CAUSAL) if n > 0)
 
 
 def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
@@ -94,19 +144,19 @@ def fits_beside(need: int, engines: Iterable[EngineHandle], most: int) -> bool:
     # one uma-eyes is for all models, with one projector at a time
     eyes = max((projector_bytes(each.start.mmproj) for each in seeing), default=0)
     if most > 0:
-        return sum(map(_bytes_of, there)) + eyes + need <= most
+        return sum(map(bytes_of, there)) + eyes + need <= most
     free, on_device = memory.available_bytes() - eyes, []
     for each in there:
         # mapped weights count as available, and cells that nobody used yet are not in memory
         if each.ready is None or each.ready.backend == "cpu":
-            free -= _bytes_of(each)
+            free -= bytes_of(each)
         if each.ready is not None and each.ready.device_free >= 0:
             later = [other for other in there if other.spawned_ns > each.spawned_ns]
-            on_device.append(each.ready.device_free - sum(map(_bytes_of, later)))
+            on_device.append(each.ready.device_free - sum(map(bytes_of, later)))
     return need <= min(free, max(on_device, default=free))
 
 
-def _bytes_of(engine: EngineHandle) -> int:
+def bytes_of(engine: EngineHandle) -> int:
     """Memory that an engine takes, by its report; as was predicted, while it loads."""
     ready = engine.ready
     if ready is None:
@@ -121,14 +171,17 @@ def too_big(file: memory.ModelFile, config: Config) -> str:
     """
     if config.backend not in ("auto", "cpu", "metal"):
         return ""
-    cells = config.n_ctx or memory.LEAST_CELLS  # the engine takes more where there is room
-    need = file.needs(cells, kv_kind(config))
+    encodes = bool(file.role)
+    cells = _cells(file, config, encodes)
+    need = file.needs(cells, kv_kind(config), _sequences(config, encodes))
     total = memory.total_bytes()
     if need <= total:
         return ""
     kv = file.kv_bytes(cells, kv_kind(config))
+    states = file.states.total(_sequences(config, encodes))
+    and_states = f", {memory.gib(states)} recurrent states" if states else ""
     return (
         f"{file.path} needs about {memory.gib(need)} ({memory.gib(file.size)} weights, "
-        f"{memory.gib(kv)} KV cache for --n-ctx {cells}) and this machine has "
+        f"{memory.gib(kv)} KV cache for --n-ctx {cells}{and_states}) and this machine has "
         f"{memory.gib(total)}; use a smaller model or context"
     )

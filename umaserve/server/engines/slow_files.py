@@ -17,7 +17,7 @@ from umaserve.config import Config
 from umaserve.models.header import GGUFError
 from umaserve.models.needs import ModelFile
 
-from .model_start import memory_of
+from .model_start import Need, memory_of
 
 LIMIT_S = 20.0
 THREADS = 8  # that may be left behind at a time
@@ -38,9 +38,9 @@ async def ask_file(look: Callable[[str], T], path: str) -> T:
     raise no_answer(path)
 
 
-async def needs_of(file: ModelFile, config: Config) -> int:
+async def needs_of(file: ModelFile, config: Config, role: str = "") -> Need:
     """Return `memory_of`, which opens files.  Raises ``GGUFError``."""
-    return await ask_file(lambda _: memory_of(file, config), file.path)
+    return await ask_file(lambda _: memory_of(file, config, role), file.path)
 
 
 def ask_file_now(look: Callable[[str], T], path: str) -> T:

@@ -127,7 +127,12 @@ class Rows:
         if request.rated is not None and not request.rated.is_whole:
             return  # what is on the way about its prompt goes first
         table, slot = engine.table, request.slot
-        if table.state.item(slot) == t.FREE or table.serial.item(slot) != request.serial:
+        # The serial goes first: the row may be its former request's, whose state is none of ours.
+        # The engine writes the new serial behind FREE, and what comes after FREE is ours.
+        if table.serial.item(slot) != request.serial:
+            return
+        loads_first()
+        if table.state.item(slot) == t.FREE:
             return
         loads_first()
         if not table.n_tokens.item(slot):  # it was cancelled before

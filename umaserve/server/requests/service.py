@@ -24,8 +24,9 @@ class Service:
     ``engine`` takes new requests; where it is ``None``, or with ``holding``, they wait.  ``closed``
     is the code and the text of the refusal while no request is taken.  ``wake`` is called where a
     request waits and there is no engine.  ``used_s`` is the time at which the newest request came
-    or ended (``time.monotonic()``).  ``given_role`` is what the configuration says that the model
-    is for, ``file_role`` what its file tells.
+    or ended (``time.monotonic()``).  ``asking`` counts questions that wait for an answer or for an
+    engine.  ``given_role`` is what the configuration says that the model is for, ``file_role`` what
+    its file tells.
     """
 
     def __init__(self, number: int, name: str, room: WaitingRoom) -> None:
@@ -39,6 +40,7 @@ class Service:
         self.closed: tuple[str, str] | None = None
         self.wake: Callable[[], None] = lambda: None
         self.used_s = time.monotonic()
+        self.asking = 0
         # scales of adapters for requests that name none; none: as configured
         self.lora: tuple[tuple[int, float], ...] = ()
 

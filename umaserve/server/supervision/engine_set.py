@@ -161,7 +161,7 @@ class EngineSet:
         Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone but
         those that are pinned.
         """
-        need = await needs_of(file, asker.config)
+        need = (await needs_of(file, asker.config, asker.service.given_role)).n_bytes
         most = self.config.models_memory
         if 0 < most < need:
             text = f"{file.path} needs about {gib(need)}; --models-memory is {gib(most)}"
@@ -188,7 +188,8 @@ class EngineSet:
 
     def _fits(self, need: int) -> bool:
         """Whether so many bytes are free beside the engines that there are."""
-        return fits_beside(need, self.engines, self.config.models_memory)
+        kept = sum(each.kept_bytes for each in self.all)
+        return fits_beside(need + kept, self.engines, self.config.models_memory)
 
     def _least_used(self, asker: ModelEngines) -> Supervisor | None:
         """Return the idle model that was used longest ago, relative to its time of loading."""

@@ -94,13 +94,15 @@ class ModelChanges:
         path = os.path.abspath(os.path.expanduser(path_of(model)))
         try:
             file, config = await ask_file(memory.look_at, path), self._config_for(path)
-            need = await needs_of(file, config)
+            need = await needs_of(file, config, self._model.service.given_role)
         except GGUFError as error:
             raise ProtocolError(E_MODEL_002, str(error)) from None
         if refusal := why_not_served(file, config):
             raise ProtocolError(E_MODEL_002, refusal)
-        start = start_message(config, file, self._model.service.given_role)
-        self._model.need_bytes = need
+        start = start_message(config, file, self._model.service.given_role, need)
+        if self._model.current is None:
+            await self._model.make_room(file)
+        self._model.need_bytes = need.n_bytes
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)
         return await self._load_instead(start, report)

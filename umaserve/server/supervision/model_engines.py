@@ -63,6 +63,7 @@ class ModelEngines(abc.ABC):
         self.nursery: trio.Nursery
         self.next_try: NextTry | None = None  # of a model that cannot be served now
         self.need_bytes = 0  # of the newest model file
+        self.kept_bytes = 0  # of engines that died and are about to be started again
         self.has_served = False  # an engine has been ready once
         self.is_changing = False  # a load or an unload runs
         self.is_stopping = False
@@ -91,6 +92,10 @@ class ModelEngines(abc.ABC):
             ready = engine.ready
             self._sees = bool(engine.start.mmproj) if ready is None else not ready.why_no_eyes
         return self._sees
+
+    async def make_room(self, file: memory.ModelFile) -> None:
+        """Wait until the model fits beside the others.  Raises ``ProtocolError``."""
+        await self._machine.make_room(self, file)
 
     @abc.abstractmethod
     async def tend(self, engine: EngineHandle) -> None:

@@ -16,6 +16,7 @@ from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001
 from umaserve.server.engines import blame
 from umaserve.server.engines.exit import EngineExit, describe_exit
 from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.model_start import bytes_of
 from umaserve.server.engines.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.requests.service import DEFAULT
 from umaserve.server.supervision.model_engines import ModelEngines
@@ -60,7 +61,7 @@ class Replacements:
         of = f" of {self._model.service.name}" if self._model.service.name else ""
         self._model.log("warn", f"the engine{of} {what}; starting another, {who} on")
         if wait_s:
-            await trio.sleep(wait_s)
+            await self._pause(engine, wait_s)
         if self._model.is_stopping or not (engine is self._model.current or engine.backlog):
             return
         successor = self._model.spawn(self.start_again(engine))
@@ -72,6 +73,15 @@ class Replacements:
         else:
             successor.accepting = False
             successor.replaced = engine.replaced
+
+    async def _pause(self, engine: EngineHandle, wait_s: float) -> None:
+        """Wait, while no other model takes the memory that the engine had."""
+        kept = bytes_of(engine)
+        self._model.kept_bytes += kept
+        try:
+            await trio.sleep(wait_s)
+        finally:
+            self._model.kept_bytes -= kept
 
     def _pause_after_life(self, engine: EngineHandle, exit: EngineExit) -> float:
         """Before one that had been ready is replaced: none, unless such deaths go on and on."""

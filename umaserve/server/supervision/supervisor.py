@@ -24,7 +24,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import memory_of, start_message, why_not_served
+from umaserve.server.engines.model_start import Need, start_message, why_not_served
 from umaserve.server.engines.slow_files import ask_file, needs_of
 from umaserve.server.requests.service import Service
 from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
@@ -53,10 +53,17 @@ class Supervisor(ModelEngines):
         cancelled."""
         async with trio.open_nursery() as self.nursery:
             if model is not None:
-                self.need_bytes = memory_of(model, self.config)
-                self.begin(start_message(self.config, model, self.service.given_role))
+                need = await self._need(model)
+                self.need_bytes = need.n_bytes
+                self.begin(start_message(self.config, model, self.service.given_role, need))
             task_status.started()
             await trio.sleep_forever()
+
+    async def _need(self, model: memory.ModelFile) -> Need:
+        try:
+            return await needs_of(model, self.config, self.service.given_role)
+        except GGUFError:  # of a file that goes with the model: the engine says why
+            return Need(0)
 
     def attach(self, nursery: trio.Nursery) -> None:
         """Sleep until a request comes, as `run` without a model does; run in a caller's nursery."""
@@ -118,7 +125,9 @@ class Supervisor(ModelEngines):
         engine = self.current
         if engine is None or engine.ready is None or self.is_changing or self.is_waking:
             return False
-        return not (engine.requests or engine.backlog or engine.asked or len(self.service.room))
+        if self.service.asking or len(self.service.room):
+            return False
+        return not (engine.requests or engine.backlog or engine.asked)
 
     def wake(self) -> None:
         """Start an engine if the model is asleep."""
@@ -134,11 +143,11 @@ class Supervisor(ModelEngines):
             file = await ask_file(memory.look_at, self.config.model)
             if refusal := why_not_served(file, self.config):
                 raise ProtocolError(E_MODEL_002, refusal)
-            need = await needs_of(file, self.config)
-            await self._machine.make_room(self, file)
+            need = await needs_of(file, self.config, self.service.given_role)
+            await self.make_room(file)
             if self.current is None and not self.is_stopping:
-                self.need_bytes = need
-                self.begin(start_message(self.config, file, self.service.given_role))
+                self.need_bytes = need.n_bytes
+                self.begin(start_message(self.config, file, self.service.given_role, need))
         except (GGUFError, ProtocolError) as error:
             text = error.message if isinstance(error, ProtocolError) else str(error)
             self.failure = text

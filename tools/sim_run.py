@@ -114,7 +114,7 @@ class World(NamedTuple):
 
     @classmethod
     def empty(cls, n_slots: int, n_seq: int) -> World:
-        kinds = [np.int32] * 6 + [np.int64] * 4 + [np.float64] * 4
+        kinds = [np.int32] * 5 + [np.int64] * 4 + [np.float64] * 4
         kinds += [np.int32] * 2 + [np.float64, np.float64, np.int64, np.int32]
         columns = [np.zeros(n_slots, kind) for kind in kinds]
         return cls(
@@ -183,7 +183,6 @@ def _arrive(jobs, world, now, counter):
         state.lane[slot] = 0 if jobs.auto[j] else jobs.lane[j]
         state.n_tokens[slot] = jobs.prompt[j]
         state.n_past[slot] = 0
-        state.max_tokens[slot] = jobs.output[j]
         state.isolate[slot] = jobs.isolate[j]
         state.auto[slot] = jobs.auto[j]
         state.program[slot] = jobs.program[j]

@@ -166,34 +166,3 @@ def test_a_stream_that_stood_still_is_not_late_for_ever() -> None:
     memory.told_ns[0] = NOW - 9 * 10**9
     plan_of(state, told(name), known(name), memory=memory)
     assert 0.0 < memory.late_ms[0] <= 57.0
-
-
-def completions_and_prompts(tokens: int) -> Load:
-    """Answers of an editor, one after the other, beside the long prompts of another program."""
-    load, before = Load(), -1
-    for _ in range(20):
-        due = 0.0 if before < 0 else 100.0
-        before = load.add(INTERACTIVE, 60, tokens, due, before, auto=AUTO, program=1)
-    before = -1
-    for _ in range(400):
-        due = 0.0 if before < 0 else 1.0
-        before = load.add(INTERACTIVE, 4000, 1, due, before, auto=AUTO, program=2)
-    return load
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_a_brief_answer_is_not_paced_as_one_that_is_read(name: str) -> None:
-    """It keeps its program's half of the time; prompts of others have the other half."""
-    result = play(completions_and_prompts(16), quiet(name), seconds=10.0)
-    out, n, jobs = result.outcome, result.tokens, result.jobs
-    of_editor = np.isin(out.token_job[:n], range(20))
-    gaps = out.token_gap[:n][of_editor]
-    gaps = gaps[gaps >= 0.0]
-    alone = predict(known(name), 0, 1, 0, 500)
-    _, chunk_ms = worthwhile(name)
-    assert gaps.size > 100
-    # a chunk at the beginning, and then as much as its own tokens take
-    assert gaps.mean() <= 1.1 * (2.0 * alone + chunk_ms / 15)
-    done = (jobs.first[20:] > 0).sum()
-    alone_ms = 4000 / worthwhile(name)[0] * chunk_ms
-    assert done * alone_ms >= 0.45 * 10_000

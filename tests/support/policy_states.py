@@ -32,11 +32,10 @@ def empty(n=N):
     return sim_run.World.empty(n, n).state
 
 
-def put(state, s, lane, n_tokens, n_past, *, credit=1.0, ago_ms=0.0, cap=0.0, max_tokens=1000):
+def put(state, s, lane, n_tokens, n_past, *, credit=1.0, ago_ms=0.0, cap=0.0):
     state.state[s] = RUNNING
     state.lane[s], state.n_tokens[s], state.n_past[s] = lane, n_tokens, n_past
     state.arrival[s] = s + 1
-    state.max_tokens[s] = max_tokens
     state.t_submit_ns[s] = NOW - 10**9
     state.credit[s] = credit
     state.cap[s] = cap

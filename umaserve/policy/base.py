@@ -55,7 +55,6 @@ class SchedulerState(NamedTuple):
     lane: np.ndarray  # int32: 0 interactive, 1 background
     n_tokens: np.ndarray  # int32: tokens known
     n_past: np.ndarray  # int32: tokens in the KV cache
-    max_tokens: np.ndarray  # int32: tokens of the answer at most
     isolate: np.ndarray  # int32: SUSPECT or APART = must be alone in its tick
     arrival: np.ndarray  # int64: order of admission
     t_submit_ns: np.ndarray  # int64

@@ -4,9 +4,6 @@ Nobody notices a mean of ``Knobs.reading_ms`` between tokens, so prompts may hav
 leave of it.  On a machine too slow for that, the programs that stream and the programs that wait
 for a prompt share the time equally, by weight.  A single tick may be longer than the mean allows.
 The tokens after it come as fast as they can until the mean holds again.
-
-An answer of a few tokens, as an editor's completion, is not read as it comes: somebody waits for
-its end.  It keeps the share of its program, and no more is taken of it.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from .shares import is_first, weight_of
 # Least share of the best tokens per ms that a chunk must reach.  With 0.7 a prompt that shares a
 # slow machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
 WORTHWHILE = 0.8
-BRIEF = 32  # tokens of an answer that is too short to be read as it comes
 PLANNED = 0.95  # of the pace: predictions are not exact
 FAR_MS = 1e12
 
@@ -50,8 +46,7 @@ def _weight(state, memory, kind):
 def mean_ms(state, knobs, s, base_ms, shared):
     """Mean ms between tokens of the stream ``s`` while a prompt waits; ``shared``: `shared_ms`."""
     cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
-    reading_ms = knobs.reading_ms if state.max_tokens[s] > BRIEF else 0.0
-    ms = max(max(cap * base_ms, reading_ms), shared)
+    ms = max(max(cap * base_ms, knobs.reading_ms), shared)
     if state.target_tbt_ms[s] > 0.0:
         ms = min(ms, max(state.target_tbt_ms[s], base_ms))
     return ms

@@ -15,6 +15,7 @@ from umaserve.engine.loop.neighbours import REST_MS, SHARE, Neighbours
 from umaserve.server.supervision import neighbours as front
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
+from umaserve.wire.states import AUTO_SUNK
 
 
 def table_with(*lanes: int) -> t.SessionTable:
@@ -26,16 +27,21 @@ def table_with(*lanes: int) -> t.SessionTable:
 
 
 @pytest.mark.parametrize(
-    ("lanes", "awaited", "rests"),
+    ("lanes", "auto", "awaited", "rests"),
     [
-        ((m.LANE_BACKGROUND,), True, True),
-        ((m.LANE_BACKGROUND,), False, False),
-        ((m.LANE_BACKGROUND, m.LANE_INTERACTIVE), True, False),
-        ((), True, False),
+        ((m.LANE_BACKGROUND,), t.LABELLED, True, True),
+        ((m.LANE_BACKGROUND,), t.LABELLED, False, False),
+        ((m.LANE_BACKGROUND, m.LANE_INTERACTIVE), t.LABELLED, True, False),
+        ((m.LANE_BACKGROUND,), AUTO_SUNK, True, False),  # a prompt that somebody waits for
+        ((), t.LABELLED, True, False),
     ],
 )
-def test_only_background_rests(lanes: tuple[int, ...], awaited: bool, rests: bool) -> None:
-    neighbours = Neighbours(table_with(*lanes))
+def test_only_background_rests(
+    lanes: tuple[int, ...], auto: int, awaited: bool, rests: bool
+) -> None:
+    table = table_with(*lanes)
+    table.auto[: len(lanes)] = auto
+    neighbours = Neighbours(table)
     neighbours.are_awaited = awaited
     assert neighbours.rest_ms == 0
     neighbours.ran(time.monotonic_ns() - 100_000_000)  # a tick of 100 ms
@@ -56,6 +62,19 @@ def test_background_has_a_small_share_while_others_wait_for_another_engine() -> 
         assert engine.table.state[engine.slots[background]] == t.RUNNING
         engine.send(m.GiveWay(False))
         engine.wait(background)
+
+
+def test_ticks_before_the_background_is_alone_are_not_made_up_for() -> None:
+    """They are many in one run, and belong to whoever waited for this engine."""
+    with DrivenEngine(n_seq=2) as engine:
+        header = engine.table.header
+        engine.submit("def f():", max_tokens=1900, lane=m.LANE_BACKGROUND)
+        engine.send(m.GiveWay(True))
+        began_ns = time.monotonic_ns()
+        engine.wait(engine.submit("def g():", max_tokens=600))
+        took_ns, ticks = time.monotonic_ns() - began_ns, header.ticks
+        eventually(lambda: header.ticks >= ticks + 3, "the background goes on")
+        assert time.monotonic_ns() - began_ns < 6 * took_ns
 
 
 class FakeHandle:

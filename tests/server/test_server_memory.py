@@ -203,7 +203,8 @@ def test_earlier_states_take_an_eighth_of_what_is_left() -> None:
     for room, earlier in ((8 * 7 * 80, 7), (8 * 7 * 80 - 1, 3), (8 * 80, 1), (8 * 80 - 1, 0)):
         bounded = replace(config, models_memory=least + room)
         need = memory_of(model, bounded)
-        assert need == Need(least + 80 * earlier, earlier)
+        assert need == Need(least + 80 * earlier, earlier, 80 * earlier)
+        assert need.least == Need(least)
         assert start_message(bounded, model, need=need).earlier_states == earlier
     without = replace(bounded, models_memory=1 << 40, speculate="off")
     assert memory_of(model, without) == Need(least)

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from umaserve.gateway.daemon import addresses
+from umaserve.gateway.daemon import fetched as fetched_module
 from umaserve.gateway.daemon.addresses import NotFetched, fetch, is_public
-from umaserve.gateway.daemon.pictures import ADDRESS, MAX_ADDRESSES, fetched
+from umaserve.gateway.daemon.fetched import MAX_ADDRESSES, TOO_MANY, Fetched
+from umaserve.gateway.daemon.pictures import ADDRESS, filled
 from umaserve.gateway.translate.pictures import picture_part
 
 FILE = b"\x89PNG picture"
@@ -61,25 +63,22 @@ def anywhere(address: str) -> bool:
     return True
 
 
-async def why_not(url: str, **how: Any) -> str:
+async def why_not(url: str, allowed: Callable[[str], bool] = is_public) -> str:
     with pytest.raises(NotFetched) as refused:
-        await fetch(url, **how)
+        await fetch(url, 1 << 20, 2.0, allowed)
     return str(refused.value)
 
 
 def test_a_file_is_fetched_through_redirections() -> None:
     async def check(at: str, heads: Asked) -> None:
-        assert await fetch(f"{at}/moved", anywhere) == FILE
-        assert [head.split(b" ")[1] for head in heads] == [b"/moved", b"/a.png"]
+        assert await fetch(f"{at}/moved", 1 << 20, 9.0, anywhere) == FILE
+        assert [head.split(b" ")[1] for head in heads] == [b"/moved", b"/%C3%A9.png"]
         assert b"accept-encoding: identity" in heads[0].lower()
 
-    run(check, {"/moved": answer(302, b"", Location="/a.png"), "/a.png": answer()})
+    run(check, {"/moved": answer(302, b"", Location="/\u00e9.png"), "/%C3%A9.png": answer()})
 
 
-def test_what_cannot_be_fetched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "MAX_BYTES", 1 << 20)
-    monkeypatch.setattr(addresses, "WITHIN_S", 2.0)
-
+def test_what_cannot_be_fetched_is_said() -> None:
     async def check(at: str, heads: Asked) -> None:
         to = functools.partial(why_not, allowed=anywhere)
         assert await to(f"{at}/gone") == "its server answered with status 404"
@@ -89,7 +88,7 @@ def test_what_cannot_be_fetched_is_said(monkeypatch: pytest.MonkeyPatch) -> None
         assert await to(f"{at}/slow") == "its server took more than 2 s"
         assert "cannot be asked" in await to(f"{at}/noise")
         assert "cannot be asked" in await to("http://127.0.0.1:1/")
-        assert "cannot be asked" in await to("http://[::1/a.png")
+        assert await to("http://[::1/a.png") == "its address is of no web server"
         assert "cannot be asked" in await to("http://no.such.host.invalid/a.png")
 
     run(check, {
@@ -118,7 +117,8 @@ def test_this_machine_and_its_network_are_never_asked() -> None:
     ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False),
     ("255.255.255.255", False), ("::1", False), ("fe80::1%2", False), ("fd00::1", False),
     ("::ffff:10.0.0.1", False), ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("::", False),
-    ("2001:0:a00:1::1", False), ("ff02::1", False),
+    ("2001:0:a00:1::1", False), ("ff02::1", False), ("64:ff9b:1::a00:1", False),
+    ("fec0::1", False), ("::a00:1", False), ("::ffff:0:a00:1", False), ("5f00::1", False),
 ])  # fmt: skip
 def test_public_addresses_are_told_from_others(address: str, public: bool) -> None:
     assert is_public(address) == public
@@ -135,7 +135,8 @@ def test_addresses_of_a_conversation_become_data(monkeypatch: pytest.MonkeyPatch
             {"type": "text", "text": "x", "url": f"{at}/a.png"},
         ]
         message = {"messages": [{"role": "user", "content": parts}], "prompt": parts[:1]}
-        found = await fetched(message, are_fetched=True)
+        files = Fetched()
+        found = await filled(message, files, 1 << 20)
         data = {"data": base64.b64encode(FILE).decode()}
         assert found["messages"][0]["content"] == [
             {"type": "image_url", **data},
@@ -144,20 +145,47 @@ def test_addresses_of_a_conversation_become_data(monkeypatch: pytest.MonkeyPatch
             parts[3],
         ]
         assert found["prompt"] == [{"type": "image_url", **data}]
+        assert await filled(message, files, 1 << 20) == found  # another choice of the request
         assert len(heads) == 2  # each address once
-        kept = await fetched(message, are_fetched=False)
+        assert Fetched.taken == len(FILE)
+        files.forget()
+        assert Fetched.taken == 0
+        kept = await filled(message, None, 1 << 20)
         assert kept["prompt"] == [{"type": "image_url", "why": ADDRESS}] and len(heads) == 2
 
     run(check, {"/a.png": answer(), "/gone": answer(404)})
 
 
-def test_a_request_has_some_addresses_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def found(url: str) -> bytes:
-        return url.encode()
+async def echo(url: str, most_bytes: int, within_s: float) -> bytes:
+    return url.encode()[:most_bytes]
 
-    monkeypatch.setattr(addresses, "fetch", found)
+
+def test_a_request_has_some_addresses_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "fetch", echo)
     parts = [{"type": "image", "url": f"http://host/{n}"} for n in range(MAX_ADDRESSES + 2)]
-    messages = [{"content": parts[:3]}, {"content": parts[3:]}]
-    filled = asyncio.run(fetched({"messages": messages}, are_fetched=True))["messages"]
-    assert ["why" in part for part in filled[0]["content"]] == [True, True, False]
-    assert all("data" in part for part in filled[1]["content"])
+    message = {"messages": [{"content": parts[:3]}, {"content": parts[3:]}]}
+    messages = asyncio.run(filled(message, Fetched(), 1 << 20))["messages"]
+    assert ["why" in part for part in messages[0]["content"]] == [True, True, False]
+    assert all("data" in part for part in messages[1]["content"])
+
+
+def test_bytes_are_bounded_for_a_request_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(url: str, most_bytes: int, within_s: float) -> bytes:
+        return bytes(min(most_bytes, 6 << 20))
+
+    monkeypatch.setattr(addresses, "fetch", full)
+    monkeypatch.setattr(Fetched, "taken", 0)
+    parts = [{"type": "image", "url": f"http://host/{n}"} for n in range(4)]
+    first, second = Fetched(), Fetched()
+
+    async def check() -> None:
+        found = (await filled({"prompt": parts}, first, 16 << 20))["prompt"]
+        assert found[0] == {"type": "image", "why": TOO_MANY.format(16)}
+        assert sum(len(part.get("data", "")) for part in found) <= 16 << 20
+        monkeypatch.setattr(fetched_module, "MOST_BYTES", (12 << 20) + 1)
+        found = (await filled({"prompt": parts[:1]}, second, 16 << 20))["prompt"]
+        assert found[0]["why"] == fetched_module.NO_ROOM
+        first.forget()
+        assert Fetched.taken == 0
+
+    asyncio.run(check())

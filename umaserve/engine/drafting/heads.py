@@ -18,6 +18,7 @@ from umaserve.jit.compiled import njit
 from umaserve.jit.inner import INNER
 from umaserve.sampling.select import row_at
 
+from .phases import may_draft
 from .sequences import computed, copy_state, cut, feed, has_room, keep_common, keep_state, owner
 from .speaker import KEPT
 
@@ -41,7 +42,7 @@ def take_states(speaker, columns, state, drafts, plan, entries, batch, native):
 @njit(**INNER)
 def _follows(speaker, columns, drafts, s, start, n):
     """Whether the heads know all states of a row's text before ``start``; it has ``n`` now."""
-    if n <= start or n >= speaker.held.shape[1] or not columns.speculate[s]:
+    if n <= start or n >= speaker.held.shape[1] or not may_draft(columns, s, drafts.marks.way):
         return False
     if speaker.text[s] != columns.arrival[s] or speaker.n_known[s] != start:
         whose = owner(columns, drafts, s)

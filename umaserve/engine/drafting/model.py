@@ -191,10 +191,10 @@ def try_out(speaker, native, chunk, times):
 
 @njit(**INNER)
 def _say_nothing(drafts):
-    """Take back what rows were given of it."""
+    """Take back what rows were given of it; all, where rows must have equally many tokens."""
     wanted = drafts.wanted
     for i in range(wanted.terms.rows):
         s = wanted.rows[i]
-        if wanted.same[s] == BY_MODEL:
+        if wanted.terms.alike or wanted.same[s] == BY_MODEL:
             drafts.marks.given -= wanted.counts[s]
             wanted.counts[s] = wanted.same[s] = 0

@@ -209,17 +209,19 @@ class Engine:
                 self.seating.admit()
             self.turns.step()
             if rest_ms := self.neighbours.rest_ms:
-                self.inbox.later += self.control.receive(rest_ms)
+                is_wanted = self.aside.is_wanted or self.prefixes.is_busy
+                self.inbox.later += self.control.receive(0 if is_wanted else rest_ms)
                 continue
-            began_ns = time.monotonic_ns()
+            gives_way, began_ns = self.neighbours.gives_way, time.monotonic_ns()
             looked = self.pictures.step()
             ready = self.graph.is_ready
             self._flight.width = WIDTH if ready else 0
             one = ready or self.trials.wanted or self.aside.has_jobs or self.prefixes.is_busy
-            one = one or self.pictures.is_left or self.neighbours.gives_way
+            one = one or self.pictures.is_left or gives_way
             many = LOOK_AFTER if self.prefixes.is_on else MANY_TICKS
             ran = self.tick(1 if one else self.turns.ticks(many)) or looked
-            self.neighbours.ran(began_ns)
+            if gives_way:  # else it was no single tick
+                self.neighbours.ran(began_ns)
             if ready and ran:
                 self.graph.forget()
             waits = not self.full.holds and (self.table.state == t.WAITING).any()

@@ -8,6 +8,7 @@ import numpy as np
 
 from umaserve.wire import table as t
 from umaserve.wire.messages import LANE_INTERACTIVE
+from umaserve.wire.states import AUTO_SUNK
 
 # Of the time, as of the tokens that may be late beside background of the same model
 # (`umaserve.policy.pace`).  A stream's tokens are late while the other engine computes.
@@ -45,6 +46,8 @@ class Neighbours:
         """Whether others wait for another engine, and nobody for this one."""
         if not self.are_awaited:
             return False
-        at_work = np.isin(self._table.state, (t.RUNNING, t.WAITING))
-        lanes = self._table.lane[at_work]
-        return bool(lanes.size) and not (lanes == LANE_INTERACTIVE).any()
+        table = self._table
+        at_work = np.isin(table.state, (t.RUNNING, t.WAITING))
+        # a prompt without a label that is background for now has somebody who waits for it
+        awaited = (table.lane == LANE_INTERACTIVE) | (table.auto == AUTO_SUNK)
+        return bool(at_work.any()) and not (at_work & awaited).any()

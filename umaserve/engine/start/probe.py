@@ -121,10 +121,9 @@ class Prober:
         past, typical = depth(self._loaded) * rows / (rows + prompt), _typical(taken)
         if is_known(self._cost, mode, rows, prompt):
             self._confirmed.add(rows)
-            shape = _decoders(rows)
-            if typical >= QUIETER * self._cost.mean[shape]:
+            if typical >= QUIETER * predict(self._cost, mode, rows, prompt, past):
                 return
-            self._cost.count[shape] = 0.0
+            self._cost.count[_decoders(rows)] = 0.0
         for _ in range(BELIEVED):
             learn(self._cost, mode, rows, prompt, past, typical)
 

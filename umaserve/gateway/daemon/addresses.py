@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urljoin
 
 import anyio
 import httpcore2
+import httpx2
 
-MAX_BYTES = 16 << 20  # of a file, as uma-eyes takes
-WITHIN_S = 20.0
 MAX_REDIRECTIONS = 3
 REDIRECTED = (301, 302, 303, 307, 308)
 HEADERS = [("User-Agent", "umaserve"), ("Accept", "image/*"), ("Accept-Encoding", "identity")]
+GLOBAL = ipaddress.ip_network("2000::/3")  # all that is routed; some others count as global
 # networks whose addresses hold another address, which a relay of this network may reach
-RELAYED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "2002::/16", "2001::/32")))
+RELAYED = tuple(map(ipaddress.ip_network, ("2002::/16", "2001::/32")))
 
 
 class NotFetched(Exception):
@@ -34,47 +35,59 @@ def is_public(address: str) -> bool:
     """Whether an IP address is one of the public internet."""
     found = ipaddress.ip_address(address)
     found = getattr(found, "ipv4_mapped", None) or found
-    is_relayed = any(found in network for network in RELAYED)
-    return found.is_global and not found.is_multicast and not is_relayed
+    if found.version == 6 and (found not in GLOBAL or any(found in each for each in RELAYED)):
+        return False
+    return found.is_global and not found.is_multicast
 
 
-async def fetch(url: str, allowed: Callable[[str], bool] = is_public) -> bytes:
-    """Return the file behind ``url``.  Raises `NotFetched`.
+async def fetch(
+    url: str, most_bytes: int, within_s: float, allowed: Callable[[str], bool] = is_public
+) -> bytes:
+    """Return the file behind ``url``, of ``most_bytes`` at most.  Raises `NotFetched`.
 
     ``allowed``: whether a connection to an IP address may be made.
     """
+    pool = httpcore2.AsyncConnectionPool(_tls(), network_backend=_Network(allowed))
     try:
-        with anyio.fail_after(WITHIN_S):
-            async with httpcore2.AsyncConnectionPool(network_backend=_Network(allowed)) as pool:
-                return await _file(pool, url)
+        with anyio.fail_after(within_s):
+            async with pool:
+                return await _file(pool, httpx2.URL(url), most_bytes)
     except TimeoutError:
-        why = f"its server took more than {WITHIN_S:g} s"
-    except httpcore2.UnsupportedProtocol:
+        why = f"its server took more than {within_s:.0f} s"
+    except (httpcore2.UnsupportedProtocol, httpx2.InvalidURL):
         why = "its address is of no web server"
     except (
         httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError,
-        ValueError,
+        ValueError, TypeError,
     ) as error:  # fmt: skip
         why = f"its server cannot be asked ({str(error) or type(error).__name__})"
     raise NotFetched(why)
 
 
-async def _file(pool: httpcore2.AsyncConnectionPool, url: str) -> bytes:
+async def _file(pool: httpcore2.AsyncConnectionPool, url: httpx2.URL, most_bytes: int) -> bytes:
     for _ in range(1 + MAX_REDIRECTIONS):
-        async with pool.stream("GET", url, headers=HEADERS) as response:
+        at = httpcore2.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+        )
+        async with pool.stream("GET", at, headers=HEADERS) as response:
             if response.status in REDIRECTED:
                 headers = {name.lower(): value for name, value in response.headers}
-                url = urljoin(url, headers.get(b"location", b"").decode("ascii"))
+                url = url.join(headers.get(b"location", b"").decode(errors="replace"))
                 continue
             if response.status != 200:
                 raise NotFetched(f"its server answered with status {response.status}")
             found = bytearray()
             async for piece in response.aiter_stream():
                 found += piece
-                if len(found) > MAX_BYTES:
-                    raise NotFetched(f"its file has more than {MAX_BYTES >> 20} MiB")
+                if len(found) > most_bytes:
+                    raise NotFetched(f"its file has more than {most_bytes >> 20} MiB")
             return bytes(found)
     raise NotFetched(f"its server redirects more than {MAX_REDIRECTIONS} times")
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return httpcore2.default_ssl_context()
 
 
 class _Network(httpcore2.AsyncNetworkBackend):

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.fetched import Fetched
 from umaserve.gateway.daemon.link import Connection, Link, with_model
 from umaserve.gateway.daemon.refusal import of_daemon
 from umaserve.protocol import E_LIMIT_003, encode_frame
@@ -26,7 +27,7 @@ class Exchange:
     def __init__(self, link: Link) -> None:
         self.is_gone = False
         self.begun: dict[int, Event] = {}
-        self._link = link
+        self._link, self._files = link, Fetched()
         self._events: list[Numbered] = []
         self._more: asyncio.Future[None] | None = None
         self._running: dict[str, Connection] = {}
@@ -47,7 +48,7 @@ class Exchange:
         self._ids.append(id)
         tells = message.get("begin") is True
         message = with_model({**message, "id": id, "begin": True})
-        message = await self._link.fit(message)
+        message = await self._link.fit(message, self._files)
         most = message.get("max_tokens")
         if trim and self._link.max_tokens and isinstance(most, int | float):
             message["max_tokens"] = min(most, self._link.max_tokens)
@@ -119,6 +120,8 @@ class Exchange:
 
     def cancel(self, number: int | None = None) -> None:
         """End what runs at its next token, or that one request; of all, nothing more comes."""
+        if number is None:
+            self._files.forget()
         for id, connection in list(self._running.items()):
             if number is None:
                 connection.requests.pop(id, None)

@@ -18,7 +18,8 @@ from msgspec import convert
 from umaserve.client.connect import CROWDED_S, refuse_strangers
 from umaserve.client.events import ConnectionFailed
 from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event, decode_head
-from umaserve.gateway.daemon.pictures import fetched, fitting, has_pictures
+from umaserve.gateway.daemon.fetched import Fetched
+from umaserve.gateway.daemon.pictures import filled, fitting, has_pictures
 from umaserve.gateway.daemon.refusal import Refusal, of_daemon, too_long
 from umaserve.protocol import E_IO_001, FrameDecoder, encode_frame
 
@@ -191,16 +192,17 @@ class Link:
         if size > self.max_frame_bytes:
             raise too_long(size, self._n_ctx)
 
-    async def fit(self, message: dict[str, Any], fetches: bool = True) -> dict[str, Any]:
+    async def fit(self, message: dict[str, Any], files: Fetched | None = None) -> dict[str, Any]:
         """Return the message with those of its pictures that a model may read now.
 
-        Not ``fetches``: its pictures only count, and none is fetched.
+        ``files``: of the addresses in it, or of a message like it; None: none is fetched.
         """
         if not has_pictures(message):
             return message
         self._take_limits((await self.ask({"type": "info"}))["info"]["limits"])
-        are_fetched = fetches and self._image_urls and self._max_picture_bytes > 0
-        return fitting(await fetched(message, are_fetched), self._max_picture_bytes)
+        most = self._max_picture_bytes
+        are_fetched = self._image_urls and most > 0
+        return fitting(await filled(message, files if are_fetched else None, most), most)
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
         until_s = loop.time() + CROWDED_S
@@ -227,7 +229,7 @@ class Link:
         if message["type"] in SHARED and OWNER.get():
             message = {**message, "key": OWNER.get()}
         if message["type"] in (*SHARED, "info"):
-            message = await self.fit(with_model(message), fetches=False)
+            message = await self.fit(with_model(message))
         if message["type"] != "info":
             await self.check_size(len(encode_frame(message)))
         return await self._ask(await self.connection(), message, within_s)

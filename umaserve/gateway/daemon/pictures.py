@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import binascii
 from collections.abc import Callable
 from typing import Any
 
+from umaserve.gateway.daemon.fetched import TOO_MANY, Fetched
 from umaserve.picture_size import size_of_base64
 from umaserve.protocol.tables.chat_fields import PICTURES
 
-TOO_MANY = "the pictures of this request have more than {} MiB"
 ADDRESS = "addresses are not fetched; send its data"
-MAX_ADDRESSES = 16  # of one request, the newest
-TOO_MANY_ADDRESSES = f"a request has at most {MAX_ADDRESSES} addresses of pictures"
 Parts = list[Any]
-Found = bytes | str  # the file behind an address, or why there is none
 
 
 def has_pictures(message: dict[str, Any]) -> bool:
@@ -24,8 +19,13 @@ def has_pictures(message: dict[str, Any]) -> bool:
     return any(_has_picture(content) for content in contents)
 
 
-async def fetched(message: dict[str, Any], are_fetched: bool) -> dict[str, Any]:
-    """Return the message with data in place of addresses, or with the reasons for none."""
+async def filled(
+    message: dict[str, Any], files: Fetched | None, most_bytes: int
+) -> dict[str, Any]:
+    """Return the message with data in place of addresses, or with the reasons for none.
+
+    ``files`` gets what is fetched, as far as ``most_bytes`` go; None: nothing is.
+    """
     urls: list[str] = []
 
     def collect(parts: Parts) -> Parts:
@@ -33,27 +33,15 @@ async def fetched(message: dict[str, Any], are_fetched: bool) -> dict[str, Any]:
         return parts
 
     def fill(parts: Parts) -> Parts:
-        return [part if (url := _address_of(part)) is None else _with_file(part, found[url])
+        return [part if (url := _address_of(part)) is None else _with_file(part, url, files)
                 for part in parts]  # fmt: skip
 
     _changed(message, collect)
     if not urls:
         return message
-    wanted = list(dict.fromkeys(urls))
-    found: dict[str, Found] = dict.fromkeys(wanted, TOO_MANY_ADDRESSES if are_fetched else ADDRESS)
-    if are_fetched:
-        newest = wanted[:MAX_ADDRESSES]
-        found.update(zip(newest, await asyncio.gather(*map(_fetch, newest)), strict=True))
+    if files is not None:
+        await files.add(urls, most_bytes)
     return _changed(message, fill)
-
-
-async def _fetch(url: str) -> Found:
-    from umaserve.gateway.daemon.addresses import NotFetched, fetch
-
-    try:
-        return await fetch(url)
-    except NotFetched as error:
-        return str(error)
 
 
 def fitting(message: dict[str, Any], most_bytes: int) -> dict[str, Any]:
@@ -115,10 +103,11 @@ def _address_of(part: Any) -> str | None:
     return url if url is not None and part.get("type") in PICTURES else None
 
 
-def _with_file(part: dict[str, Any], found: Found) -> dict[str, Any]:
-    if isinstance(found, str):
-        return {"type": part.get("type"), "why": found}
-    return {"type": part.get("type"), "data": binascii.b2a_base64(found, newline=False).decode()}
+def _with_file(part: dict[str, Any], url: str, files: Fetched | None) -> dict[str, Any]:
+    kind = part.get("type")
+    if files is not None and url in files.data:
+        return {"type": kind, "data": files.data[url]}
+    return {"type": kind, "why": ADDRESS if files is None else files.why[url]}
 
 
 def _without_data(part: dict[str, Any], data: str, most_bytes: int) -> dict[str, Any]:

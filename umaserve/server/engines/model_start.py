@@ -23,10 +23,19 @@ MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a heade
 
 
 class Need(NamedTuple):
-    """Predicted memory of a model: all its bytes, and how many earlier states of a sequence."""
+    """Predicted memory of a model: all its bytes, and how many earlier states of a sequence.
+
+    ``earlier_bytes``: what these take, which serve drafts alone.
+    """
 
     n_bytes: int
     earlier_states: int = 0
+    earlier_bytes: int = 0
+
+    @property
+    def least(self) -> Need:
+        """What the model takes without earlier states."""
+        return Need(self.n_bytes - self.earlier_bytes)
 
 
 def start_message(
@@ -96,8 +105,8 @@ def kv_kind(config: Config) -> KvKind:
 def memory_of(file: memory.ModelFile, config: Config, role: str = "") -> Need:
     """Return the memory that serving a model takes, roughly.
 
-    Of earlier states it counts as many as the engine keeps in ``--models-memory``, else in the main
-    memory that is free now.
+    Of earlier states it counts as many as an engine alone keeps in ``--models-memory``, else in the
+    main memory that is free now.
     """
     encodes = role in ENCODERS or bool(file.role)
     sequences = _sequences(config, encodes)
@@ -111,7 +120,8 @@ def memory_of(file: memory.ModelFile, config: Config, role: str = "") -> Need:
         return Need(n_bytes)
     most = config.models_memory if config.models_memory > 0 else memory.available_bytes()
     earlier = file.states.earlier(sequences, most - n_bytes)
-    return Need(n_bytes + earlier * file.states.total(sequences), earlier)
+    taken = earlier * file.states.total(sequences)
+    return Need(n_bytes + taken, earlier, taken)
 
 
 def _drafter_bytes(file: memory.ModelFile, config: Config) -> int:

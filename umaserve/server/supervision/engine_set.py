@@ -156,12 +156,11 @@ class EngineSet:
     # --- memory -----------------------------------------------------------------------------------
 
     async def _make_room(self, asker: ModelEngines, file: memory.ModelFile) -> None:
-        """Wait until ``file`` fits beside the models that are loaded; idle ones leave for it.
-
+        """Wait until ``file`` fits beside the loaded models; idle ones leave for its least need.
         Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone but
         those that are pinned.
         """
-        need = (await needs_of(file, asker.config, asker.service.given_role)).n_bytes
+        need = (await needs_of(file, asker.config, asker.service.given_role)).least.n_bytes
         most = self.config.models_memory
         if 0 < most < need:
             text = f"{file.path} needs about {gib(need)}; --models-memory is {gib(most)}"

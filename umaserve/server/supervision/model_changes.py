@@ -80,6 +80,8 @@ class ModelChanges:
                 errors.append(ProtocolError(E_MODEL_002, text))
             finally:
                 self._model.is_changing = False
+                if len(self._model.service.room):  # they came meanwhile, and it may be asleep
+                    self._model.wake()
                 done.set()
 
         self._model.nursery.start_soon(run)
@@ -99,9 +101,11 @@ class ModelChanges:
             raise ProtocolError(E_MODEL_002, str(error)) from None
         if refusal := why_not_served(file, config):
             raise ProtocolError(E_MODEL_002, refusal)
-        start = start_message(config, file, self._model.service.given_role, need)
         if self._model.current is None:
             await self._model.make_room(file)
+        if not self._model.fits(need.n_bytes):
+            need = need.least
+        start = start_message(config, file, self._model.service.given_role, need)
         self._model.need_bytes = need.n_bytes
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)

@@ -102,6 +102,10 @@ class ModelEngines(abc.ABC):
         """The whole life of one engine, and what follows from its end."""
 
     @abc.abstractmethod
+    def wake(self) -> None:
+        """Start an engine if the model is asleep."""
+
+    @abc.abstractmethod
     def on_message(self, engine: EngineHandle, message: m.ToFront) -> None:
         """Take a message of one of these engines."""
 

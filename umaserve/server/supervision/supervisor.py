@@ -146,6 +146,7 @@ class Supervisor(ModelEngines):
             need = await needs_of(file, self.config, self.service.given_role)
             await self.make_room(file)
             if self.current is None and not self.is_stopping:
+                need = need if self.fits(need.n_bytes) else need.least
                 self.need_bytes = need.n_bytes
                 self.begin(start_message(self.config, file, self.service.given_role, need))
         except (GGUFError, ProtocolError) as error:

@@ -29,6 +29,7 @@ from umaserve.wire import messages as m
 # for it shares them about equally with a stream.  With the background's it leaves the stream nine
 # parts in ten.
 NICE = {m.LANE_INTERACTIVE: 2, m.LANE_BACKGROUND: 10}
+NICE_BESIDE_A_DEVICE = 10
 MAX_PIXELS = 40_000_000  # 8K screens have 33 million
 MAX_FILE_BYTES = 16 << 20
 MAX_PICTURES = 64  # of one conversation
@@ -44,7 +45,7 @@ class Projector(NamedTuple):
     """What encodes a model's pictures.
 
     ``width``: numbers of an embedding that the model takes.  ``most_rows``: of such as see each
-    other.
+    other.  ``nice``: niceness, which only grows in a process: with another one it is started anew.
     """
 
     program: str
@@ -53,6 +54,7 @@ class Projector(NamedTuple):
     threads: int
     width: int
     most_rows: int
+    nice: int = 0
 
 
 @dataclass(eq=False)
@@ -80,7 +82,6 @@ class Eyes:
         self._more = trio.Event()
         self._process: ChatProcess | None = None
         self._loaded: Projector | None = None  # by the process
-        self._nice = 0  # of the process
         self._unusable: dict[tuple[Projector, bytes], str] = {}  # by projector and its identity
         self._turns: dict[str, int] = {}  # by domain: pictures looked at since there was no job
         self.encoded = 0  # pictures so far
@@ -169,7 +170,7 @@ class Eyes:
             key = hashlib.sha256(digest + job.domain.encode()).digest()
             if (seen := await trio.to_thread.run_sync(self._seen.get, key, digest)) is not None:
                 return seen
-        why = await self._load(job.projector, NICE[job.lane])
+        why = await self._load(job.projector)
         if why or self._process is None:
             return why
         with trio.fail_after(LOOK_S):
@@ -186,15 +187,11 @@ class Eyes:
         self.encoded += 1
         return await trio.to_thread.run_sync(self._seen.add, key, answer, digest, embeddings)
 
-    async def _load(self, projector: Projector, nice: int) -> str:
-        """Have a process with that projector and niceness; returns why there is none.
-
-        Niceness can only grow, so a process that has more of it ends here.
-        """
+    async def _load(self, projector: Projector) -> str:
+        """Have a process with that projector; returns why there is none."""
         process = self._process
         is_there = process is not None and process.alive and process.is_between
-        if process is not None and is_there and self._loaded == projector and self._nice <= nice:
-            self._give_way(process, nice)
+        if is_there and self._loaded == projector:
             return ""
         known = projector, _identity(projector)
         if known in self._unusable:
@@ -205,8 +202,7 @@ class Eyes:
                 projector.program, projector.model, projector.path, str(projector.threads),
                 str(MAX_PIXELS), most_bytes=MAX_ANSWER_BYTES,
             )  # fmt: skip
-        self._nice = 0
-        self._give_way(process, nice)
+        process.give_way(projector.nice)
         with trio.move_on_after(LOAD_S) as limit:
             await process.wait_ready()
         if limit.cancelled_caught:
@@ -226,11 +222,6 @@ class Eyes:
             return why
         self._loaded = projector
         return ""
-
-    def _give_way(self, process: ChatProcess, nice: int) -> None:
-        if nice > self._nice:
-            process.give_way(nice)
-            self._nice = nice
 
     async def _end(self) -> None:
         process, self._process, self._loaded = self._process, None, None

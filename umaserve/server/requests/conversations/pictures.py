@@ -26,7 +26,12 @@ from umaserve.protocol.history import (
     with_pictures,
 )
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.requests.conversations.eyes import Outcome, Projector
+from umaserve.server.requests.conversations.eyes import (
+    NICE,
+    NICE_BESIDE_A_DEVICE,
+    Outcome,
+    Projector,
+)
 from umaserve.server.requests.request import Request
 from umaserve.texts import path_of
 from umaserve.wire import messages as m
@@ -50,6 +55,7 @@ def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
     return Projector(
         path_of(ready.eyes_program), ready.model_path, engine.start.mmproj,
         max(ready.n_threads_batch, 1), ready.n_embd_input, ready.n_ubatch,
+        NICE[request.lane] if ready.backend == "cpu" else NICE_BESIDE_A_DEVICE,
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 OWN = {"umaserve", "bindings", "build_llama"}
-# the errors of the network that huggingface-hub passes on, and what httpx2 connects with: no version
-# without them
+# the errors of the network that huggingface-hub passes on, and what httpx2 connects with: no
+# version without them
 BROUGHT = {"httpx2", "httpcore2", "anyio"}
 # `make run` and `make lock` run these before a package of the tests is installed.
 SOURCES = [

@@ -1,8 +1,9 @@
 """A few ticks of each shape that nobody has measured, so that the policy need not guess.
 
-Ticks of several rows that were measured in an earlier run are measured once more: others may have
-run then, and what seems to take long is not used, so that no request would correct it.  All are
-computed while nobody asks for anything, one tick a step (`idle_work`); what is left out is
+Ticks of several rows that an earlier run measured are measured once more.  Other programs may have
+run then.  What seems to take long is not used, so no request would correct it.
+
+All are computed while nobody asks for anything, one tick a step (`idle_work`).  What is left out is
 learned from real ticks.
 """
 

@@ -166,7 +166,7 @@ def test_nothing_is_left_of_a_state_that_a_tick_given_up_may_have_moved(start, t
     engine = start(model=model, n_seq=3, patch=patch)
     prompts = [[300 + (7 * i + n) % 900 for i in range(60)] for n in range(3)]
     serials = [
-        engine.submit(tokens=prompt, n_prompt=60, max_tokens=60, sampling=ENDLESS)
+        engine.submit(tokens=prompt, n_prompt=60, max_tokens=240, sampling=ENDLESS)
         for prompt in prompts
     ]
     for serial, prompt in zip(serials, prompts, strict=True):

@@ -112,11 +112,7 @@ def test_random_chats_are_right_and_their_cells_are_counted(
         speculate="ngram", without=UNBOUND,
     ) as engine:  # fmt: skip
         chats, header = Chats(engine, judge, steps), engine.table.header
-        while chats.steps < steps:
-            chats.step()
-        for serial in chats.alive:
-            engine.wait(serial)
-        chats.look()
+        chats.run(steps)
         until(lambda: header.cells_used == 0)
         assert header.preemptions > 0 and header.cache_hits > 0
         given, taken = drafts(engine)

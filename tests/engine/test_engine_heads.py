@@ -115,11 +115,7 @@ def test_random_chats_are_right(tmp_path: Path) -> None:
         speculate="mtp", without=UNBOUND,
     ) as engine:  # fmt: skip
         chats, header = Chats(engine, judge, steps), engine.table.header
-        while chats.steps < steps:
-            chats.step()
-        for serial in chats.alive:
-            engine.wait(serial)
-        chats.look()
+        chats.run(steps)
         assert header.preemptions > 0 and header.cache_hits > 0
         assert drafts(engine)[0] > steps
         assert engine.close() == 0

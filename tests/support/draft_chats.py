@@ -53,6 +53,14 @@ class Chats:
         self.alive: dict[int, list[int]] = {}  # prompts by serial
         self.steps = 0
 
+    def run(self, steps: int) -> None:
+        """Take so many steps, and wait for all answers."""
+        while self.steps < steps:
+            self.step()
+        for serial in self.alive:
+            self.engine.wait(serial)
+        self.look()
+
     def step(self) -> None:
         choose, engine = self.choose, self.engine
         self.steps += 1

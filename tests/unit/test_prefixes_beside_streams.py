@@ -1,4 +1,4 @@
-"""What saving a text costs streams: background texts are not saved where copies are slow."""
+"""What saving a text costs streams: where copies are slow, nothing is saved beside them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ import numpy as np
 import pytest
 
 from umaserve.engine.prefixes.saving import Saver
+from umaserve.wire import table as t
 
 
 @pytest.mark.parametrize(
-    ("lane", "copy_ms", "streams", "saves"),
+    ("copy_ms", "streams", "at_end", "while_it_runs"),
     [
-        (1, 0.3, True, False),
-        (1, 0.3, False, True),
-        (1, 0.0, True, True),  # a processor's copies are cheap
-        (0, 0.3, True, True),
+        (0.3, True, False, False),
+        (0.3, False, True, False),
+        (0.0, True, True, True),  # a processor's copies are cheap
     ],
 )
-def test_a_background_text_is_saved_where_it_delays_no_stream(
-    lane: int, copy_ms: float, streams: bool, saves: bool
+def test_a_text_is_saved_where_it_delays_no_stream(
+    copy_ms: float, streams: bool, at_end: bool, while_it_runs: bool
 ) -> None:
     saved: list[int] = []
-    saver = object.__new__(Saver)
-    saver.saved, saver._texts = {}, SimpleNamespace(domains={0: "a"})
-    saver._table = SimpleNamespace(n_past=np.array([500]), lane=np.array([lane]))
-    saver._copies = SimpleNamespace(restore_ms=lambda tokens: copy_ms)
-    saver._save_one = saved.append
+    table = SimpleNamespace(
+        n_past=np.array([500]), state=np.array([t.RUNNING]), isolate=np.array([0])
+    )
+    copies = SimpleNamespace(restore_ms=lambda tokens: copy_ms, cuts=True, step=100)
+    texts = SimpleNamespace(domains={0: "a"})
+    saver = Saver(table, None, copies, texts, None, None)  # type: ignore[arg-type]
+    assert saver.is_busy == while_it_runs
+    saver._save_one = saved.append  # type: ignore[method-assign,assignment]
+    saver.save_running(at_once=not streams)
+    assert bool(saved) == while_it_runs
+    saved.clear()
     saver.keep(0, at_once=not streams)
-    assert bool(saved) == saves
+    assert bool(saved) == at_end

@@ -17,7 +17,9 @@ from .entry import common
 HOLD_S = 10.0  # while others run: in that time most tools have answered
 FEWEST = 64  # tokens: fewer are copied or computed as soon
 REWRITTEN = 16  # tokens at a prompt's end that a template may write otherwise in the next turn
-FEW_CELLS = 8192  # that may be held whoever runs; beyond that one for two that running rows have
+# That may be held whoever runs: two agents' texts, and a few more.  Beyond that one for two that
+# running rows have.
+FEW_CELLS = 32_768
 LEARN = 0.1  # weight of the newest request
 UNKNOWN, ENOUGH = 0.5, 0.2  # share of next turns: of a new program, and from which on it is held
 TRY_EACH = 8  # of a program without next turns, one request in so many is held all the same

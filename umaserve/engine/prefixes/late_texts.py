@@ -2,7 +2,7 @@
 
 To save a long text at once would stop all streams: 4,000 words of a large model take 0.2 s on an
 accelerator.  While its cells are held, it is saved a piece at a time.  A next turn that comes
-before has the cells, and its own row saves them.  A prompt of another chat that begins with the
+before has the cells, and nothing of it is saved.  A prompt of another chat that begins with the
 text has that beginning saved first.
 """
 
@@ -19,7 +19,7 @@ from umaserve.cache.next_turn import Ended, NextTurns
 from umaserve.wire import table as t
 
 WORTH_A_COPY = 8  # tokens: fewer are computed as soon
-EACH_S = 0.05  # between two pieces beside streams: the mean of ten tokens grows by a tenth of one
+EACH_S = 0.25  # between two pieces beside streams: one takes 2 to 20 ms, by how its cells lie
 
 
 @dataclass(slots=True, eq=False)
@@ -59,21 +59,20 @@ class LateTexts:
         self._texts: dict[int, tuple[Ended, Text, bool]] = {}
         self._looked_s = time.monotonic()
 
-    def put(self, text: Text, ended: Ended, in_background: bool) -> None:
-        """The cells of ``text`` are about to be held as ``ended``."""
-        self._texts[text.seq] = ended, text, in_background
+    def put(self, text: Text, ended: Ended, is_dropped: bool) -> None:
+        """The cells of ``text`` are about to be held as ``ended``.
 
-    def step(self, may_save: bool) -> None:
-        """Save a piece, of the text that has waited longest.
-
-        ``may_save``: streams leave the time for it; else it is one of an interactive text, now and
-        then.
+        ``is_dropped``: what is left of it is not saved when they are needed.
         """
-        if not may_save and not self.is_due:
+        self._texts[text.seq] = ended, text, is_dropped
+
+    def step(self, at_once: bool) -> None:
+        """Save a piece, of the text that has waited longest; now and then where not ``at_once``."""
+        if not at_once and not self.is_due:
             return
         self._looked_s = time.monotonic()
         for seq in list(self._texts):
-            if self._is_held(seq) and (may_save or not self._texts[seq][2]):
+            if self._is_held(seq):
                 self._save_piece(seq)
                 return
 
@@ -87,12 +86,9 @@ class LateTexts:
         """Whether `step` may have something to do now."""
         return bool(self._texts) and time.monotonic() >= self._looked_s + EACH_S
 
-    def save_all(self, seq: int, beside_streams: bool) -> None:
-        """A sequence is held no longer: save the rest of its text, or drop it.
-
-        It is dropped where it is a background text ``beside_streams``.
-        """
-        if seq in self._texts and beside_streams and self._texts[seq][2]:
+    def let_go(self, seq: int) -> None:
+        """A sequence is held no longer: save the rest of its text, or drop it."""
+        if seq in self._texts and self._texts[seq][2]:
             del self._texts[seq]
         while self._is_held(seq) and self._save_piece(seq):
             pass

@@ -225,7 +225,7 @@ class Prefixes:
         if self.domain(slot) is not None and not self._texts.is_alone(slot):
             text = self._saver.text(slot, ended.tokens.size)
             text.tokens = ended.tokens
-            self.late.put(text, ended, bool(self._table.lane[slot]))
+            self.late.put(text, ended, is_dropped=self.cuts)
 
     def save_late(self, wanted: Callable[[], object] = lambda: False) -> None:
         """Save held texts, until something is ``wanted``."""
@@ -256,7 +256,7 @@ class Prefixes:
     def _save(self, at_once: bool, may_save: bool) -> None:
         if self._saver.save_awaited(self._awaited, at_once):
             return
-        self.late.step(may_save)
+        self.late.step(at_once)
         if may_save:
             self._saver.save_running(at_once)
 

@@ -31,13 +31,14 @@ class Saver:
         self.saved: dict[int, int] = {}
         self.checkpoints: Checkpoints | None = None  # of memory that cannot be cut
         self._table, self._cost, self._copies = table, cost, copies
+        self._is_cheap = copies.restore_ms(1) == 0.0
         self._texts, self._files, self._share = texts, files, share
 
     @property
     def is_busy(self) -> bool:
         """Whether a piece can be saved before more than one tick runs."""
         domains = self._texts.domains
-        if any(map(self._has_piece, domains)):
+        if self._is_cheap and any(map(self._has_piece, domains)):
             return True
         return not self._copies.cuts and any(map(self._is_prompt, domains))
 
@@ -53,9 +54,12 @@ class Saver:
         return False
 
     def save_running(self, at_once: bool) -> None:
-        """Save a piece of a running row, or all pieces of all where that is ``at_once``."""
-        for slot in list(self._texts.domains):
-            while self._has_piece(slot) and not self._disturbs(slot, at_once):
+        """Save a piece of a running row, or all pieces of all where that is ``at_once``.
+
+        On an accelerator a row is saved when it is over: its copies delay it.
+        """
+        for slot in list(self._texts.domains) if self._is_cheap else ():
+            while self._has_piece(slot):
                 if not self._save_one(slot):
                     break
                 if not at_once:
@@ -64,9 +68,10 @@ class Saver:
     def keep(self, slot: int, at_once: bool = True) -> None:
         """A row is over: save what is not saved yet, while its sequence has its cells.
 
-        ``at_once``: no stream waits meanwhile.
+        ``at_once``: no stream waits meanwhile.  Else nothing is saved on an accelerator, where a
+        piece takes 10 ms and more if its cells are scattered, half of what computing it takes.
         """
-        if slot not in self._texts.domains or self._disturbs(slot, at_once):
+        if slot not in self._texts.domains or not (at_once or self._is_cheap):
             return
         while self._table.n_past[slot] - self.saved.get(slot, 0) >= WORTH_A_COPY:
             if not self._save_one(slot):
@@ -93,13 +98,6 @@ class Saver:
             if needed or not stops.mark(slot, domain, lease):
                 self._save_one(slot)
             self._share.tell()
-
-    def _disturbs(self, slot: int, at_once: bool) -> bool:
-        """Whether saving a background row would make streams later than their cap allows.
-
-        A piece takes 20 ms on an accelerator, where a large model's tick takes 4.
-        """
-        return not at_once and self._table.lane[slot] != 0 and self._copies.restore_ms(1) > 0.0
 
     def _has_piece(self, slot: int, upto: int = 1 << 30) -> bool:
         """Whether a whole piece of a row can be saved, or all up to a token that is awaited."""

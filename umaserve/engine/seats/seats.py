@@ -39,7 +39,7 @@ class Seats:
         self._table, self._loaded, self._control = setup.table, setup.loaded, setup.control
         self.sequences, self.prefixes = sequences, prefixes
         self._beside, self._aside, self._drafts = beside, aside, drafts
-        sequences.leaving = lambda seq: prefixes.late.save_all(seq, self.somebody_decodes())
+        sequences.leaving = prefixes.late.let_go
 
     def somebody_decodes(self, is_paused: Callable[[int], bool] | None = None) -> bool:
         """Whether an answer is being read, which a long pause would hold up."""
@@ -105,8 +105,9 @@ class Seats:
         """
         ended = None
         if not empty:
-            ended, beside_streams = self._ended(slot), self.somebody_decodes()
-            if ended is not None and (beside_streams or not self.prefixes.cuts):
+            beside_streams = self.somebody_decodes()
+            ended = self._ended(slot, beside_streams)
+            if ended is not None:
                 self.prefixes.keep_later(slot, ended)
             else:
                 self.prefixes.keep(slot, not beside_streams)
@@ -114,14 +115,17 @@ class Seats:
         self.drop_sequence(slot, empty, ended)
         self.prefixes.unpark(slot)
 
-    def _ended(self, slot: int) -> Ended | None:
-        """Text of an ended row that its next turn may go on with; None where nothing is held."""
+    def _ended(self, slot: int, beside_streams: bool) -> Ended | None:
+        """Text of an ended row that its next turn may go on with; None where nothing is held.
+
+        ``beside_streams`` only texts are held that may have a next turn.
+        """
         table, sequences = self._table, self.sequences
         domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
         if domain is None or n < FEWEST or not sequences.holds or table.isolate[slot]:
             return None
         program = int(table.program[slot])
-        if not sequences.next_turns.is_worth(program):
+        if not sequences.next_turns.is_worth(program) and beside_streams:
             return None
         tokens = table.tokens[slot, :n].copy()
         more, now_s = int(table.more_cells[slot]), time.monotonic()

@@ -36,7 +36,7 @@ from umaserve.server.engines.descriptors import (
     why_too_few,
 )
 from umaserve.server.engines.model_start import why_not_served
-from umaserve.server.engines.slow_files import ask_file_now
+from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.figures import records
 from umaserve.server.figures.record_file import RecordError, RecordFile
 from umaserve.server.gateway.child import GatewayChild
@@ -124,7 +124,7 @@ def check_model(config: Config) -> memory.ModelFile:
         except FileNotFoundError as error:
             raise StartError(str(error)) from None
     try:
-        file = ask_file_now(memory.look_at, path)
+        file = trio.run(ask_file, memory.look_at, path)
     except GGUFError as error:
         raise StartError(f"{error}. Name a GGUF file with --model") from None
     refusal = why_not_served(file, config)

@@ -53,7 +53,7 @@ def look_at(path: str) -> ModelFile:
     try:
         with open_model(full) as file:
             reader = HeaderReader(full, file)
-            _, _, n_keys = reader.counts()
+            _, n_keys = reader.counts()
             architecture = reader.metadata(n_keys, brief=True)
     except OSError as error:
         raise GGUFError(f"{full} cannot be read: {error.strerror or error}") from None

@@ -237,20 +237,19 @@ class EngineHandle:
     async def _live(self) -> None:
         with self._reserve.lent():
             self.spawned_ns = self._last_message_ns = time.monotonic_ns()
-            spawned = spawn(self._command, self.start)
-        self._process, self._control, self.table = spawned[:3]
-        self._piece_fd, *_ = self._fds = [spawned.pieces, spawned.wake, spawned.stderr]
-        self.pid = spawned.process.pid
-        self._sender.open(spawned.control)
+            process, control, self.table, self._fds = spawn(self._command, self.start)
+        self._process, self._control, self.pid = process, control, process.pid
+        self._piece_fd, wake, stderr = self._fds
+        self._sender.open(control)
         self._sender.send(m.encode(self.start))
         async with trio.open_nursery() as nursery:
             eofs = [trio.Event() for _ in range(3)]
             nursery.start_soon(self._read_control, eofs[0])
-            nursery.start_soon(self._read_wake, spawned.wake, eofs[1])
-            nursery.start_soon(read_lines, spawned.stderr, self._keep_line, eofs[2])
+            nursery.start_soon(self._read_wake, wake, eofs[1])
+            nursery.start_soon(read_lines, stderr, self._keep_line, eofs[2])
             nursery.start_soon(self._sender.run)
             nursery.start_soon(self._watch)
-            await wait_exit(spawned.process)
+            await wait_exit(process)
             with trio.move_on_after(1.0):  # what it said last is still in the pipes
                 for eof in eofs:
                     await eof.wait()

@@ -126,9 +126,10 @@ class EngineSet:
         """Start the default model with this file, and keep the models served until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self.default.run, model)
+            for each in self.all:
+                each.nursery = nursery
+            await self.default.start(model)
             for each in self.all[1:]:
-                await nursery.start(each.run, None)
                 nursery.start_soon(each.learn_role)
             for each, settings in zip(self.all, self._settings, strict=True):
                 if settings.pin:
@@ -242,7 +243,7 @@ class EngineSet:
                 services.know(each.service, name)
                 return each.service
         self._add(service := services.add(name), ModelSettings(path, lora=()))
-        self.all[-1].attach(self._nursery)
+        self.all[-1].nursery = self._nursery
         self._nursery.start_soon(self.all[-1].learn_role)
         self._log("info", f"{name} is asked for: {path}")
         return service

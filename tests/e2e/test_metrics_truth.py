@@ -16,7 +16,7 @@ import pytest
 from benchmarks.scorecard_truth import NAMES, Times, mixed_load
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.assets import demo_model_path
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 from umaserve.system.process_stats import METRICS_OF, process_stats, unmeasured
 
 pytestmark = pytest.mark.slow

@@ -103,7 +103,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         daemon = Daemon(config, log, meters, sessions, models, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
-            records.trace_to(trace, meters)
+            meters.on_tick = lambda *tick: trace.put(records.tick_line(*tick))
         run = _Run(daemon, model, scorecard, trace, manager)
         return trio.run(run.main, clock=AwakeClock())
     except START_ERRORS as error:

@@ -30,7 +30,7 @@ from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.awake import AwakeClock
 from umaserve.server.engines.descriptors import (
-    Reserve,
+    RESERVE,
     TooFewDescriptors,
     raise_limit,
     why_too_few,
@@ -94,12 +94,12 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         if too_few:
             log("warn", too_few)
         sys.setswitchinterval(SWITCH_S)
-        reserve = Reserve()
+        RESERVE.keep()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
-        sessions = Sessions(*limits, meters, log, reserve, config.apps, config.n_seq)
+        sessions = Sessions(*limits, meters, log, config.apps, config.n_seq)
         if config.cache_dir != "off":
             sessions.prompts.eyes.keep_in(os.path.join(config.cache_dir, "pictures"))
-        models = EngineSet(config, sessions, meters, log, engine_command, reserve)
+        models = EngineSet(config, sessions, meters, log, engine_command)
         daemon = Daemon(config, log, meters, sessions, models, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
@@ -258,8 +258,7 @@ class _Run:
                 daemon.log("info", told)
             told = ""
 
-        reserve = daemon.models.reserve
-        child = GatewayChild(daemon.config, http, daemon.log, on_ready, reserve)
+        child = GatewayChild(daemon.config, http, daemon.log, on_ready)
         self._http_child = child
         async with trio.open_nursery() as nursery:
             if http.claimed is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from umaserve.config import Config
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.gateway.listener import HttpListeners
 from umaserve.system.own_key import make_own_key
 from umaserve.system.own_python import run_module
@@ -41,10 +41,8 @@ class GatewayChild:
         http: HttpListeners,
         log: Callable[..., None],
         on_ready: Callable[[], None],
-        reserve: Reserve | None = None,
     ) -> None:
         self._log, self._on_ready = log, on_ready
-        self._reserve = reserve or Reserve(0)
         self._fds = [listener.socket.fileno() for listener in http.listeners]
         own_key = "" if config.api_key_file or not http.host else self._own_key()
         self._settings = settings_of(config, http, own_key)
@@ -105,7 +103,7 @@ class GatewayChild:
 
     def _start(self) -> None:
         """Raises ``OSError``."""
-        with self._reserve.lent():
+        with RESERVE.lent():
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 with theirs, signals_left_to_front():

@@ -19,7 +19,6 @@ from umaserve.model_settings import ModelSettings
 from umaserve.models import needs as memory
 from umaserve.models.needs import gib
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_PROTO_003, ProtocolError
-from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_start import fits_beside
@@ -48,14 +47,13 @@ class EngineSet:
     def __init__(
         self,
         config: Config, sessions: Sessions, meters: Meters, log: Callable[..., None],
-        command: Sequence[str] | None = None, reserve: Reserve | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.sessions = sessions
-        self.reserve = reserve or Reserve()
         command = tuple(command or ENGINE_COMMAND)
         self._machine = Machine(
-            sessions, meters, log, self._make_room, self._fits, command, self.reserve, LoopLock()
+            sessions, meters, log, self._make_room, self._fits, command, LoopLock()
         )
         self._log = log
         self._room = trio.Lock()  # one model at a time finds out whether it fits

@@ -9,7 +9,6 @@ from umaserve.chat.questions import Abilities, Rendered
 from umaserve.protocol import E_PROTO_005, E_RUNTIME_001, ProtocolError
 from umaserve.protocol.chat import must_call
 from umaserve.protocol.history import ContentPart, pictures_of
-from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.eyes import Eyes
 from umaserve.server.requests.conversations.eyes import Outcome as EyesOutcome
@@ -39,12 +38,10 @@ class Prompts:
     ``eyes`` encodes pictures, before a prompt is made.
     """
 
-    def __init__(
-        self, ends: Ends, log: Callable[..., None], reserve: Reserve | None = None
-    ) -> None:
-        self.chat = ChatLayer(log, reserve)
-        self.replies = ChatLayer(log, reserve)
-        self.eyes = Eyes(log, reserve)
+    def __init__(self, ends: Ends, log: Callable[..., None]) -> None:
+        self.chat = ChatLayer(log)
+        self.replies = ChatLayer(log)
+        self.eyes = Eyes(log)
         self._ends = ends
         self._log = log
 

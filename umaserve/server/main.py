@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from socket import socket
 
@@ -138,14 +138,9 @@ def _wanted_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
-@contextlib.contextmanager
-def _wanted_signals_received() -> Iterator[AsyncIterator[int]]:
+def _wanted_signals_received() -> contextlib.AbstractContextManager[AsyncIterator[int]]:
     wanted = _wanted_signals()
-    if wanted:
-        with trio.open_signal_receiver(*wanted) as signals:
-            yield signals
-    else:
-        yield _no_signals()
+    return trio.open_signal_receiver(*wanted) if wanted else contextlib.nullcontext(_no_signals())
 
 
 async def _no_signals() -> AsyncIterator[int]:
@@ -153,24 +148,19 @@ async def _no_signals() -> AsyncIterator[int]:
     yield 0
 
 
+@dataclass(eq=False)
 class _Run:
     """The tasks of one daemon."""
 
-    def __init__(
-        self,
-        daemon: Daemon,
-        model: memory.ModelFile,
-        scorecard: RecordFile | None,
-        trace: RecordFile | None,
-        manager: activation.Manager,
-    ) -> None:
-        self.daemon = daemon
+    daemon: Daemon
+    model: memory.ModelFile
+    scorecard: RecordFile | None
+    trace: RecordFile | None
+    manager: activation.Manager
+
+    def __post_init__(self) -> None:
         self.claimed: ClaimedSocket
         self.http: HttpListeners | None
-        self.model = model
-        self.scorecard = scorecard
-        self.trace = trace
-        self.manager = manager
         self.status = 0
         self._accepting = trio.CancelScope()  # of everything that takes connections
         self._http_child: GatewayChild | None = None

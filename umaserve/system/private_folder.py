@@ -72,16 +72,11 @@ def why_shared(path: str | os.PathLike[str], advice: str = OWN_CACHE) -> str:
 
     A path that does not exist yet counts as private where only this user could create it.
     """
-    way = list(steps(path))
     try:
         end = os.stat(path)
     except OSError:
-        return _first_problem(way, None, advice)
-    return _first_problem(way, end, advice)
-
-
-def _first_problem(way: list[Step], end: os.stat_result | None, advice: str) -> str:
-    for step in way:
+        end = None
+    for step in steps(path):
         above = end is None or not os.path.samestat(step.found, end)
         sticky = above and bool(step.found.st_mode & stat.S_ISVTX)
         why = _problem(step, above, sticky, advice)

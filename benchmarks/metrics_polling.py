@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.daemon import Client, Daemon
 from benchmarks.models import model_path
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 QUESTION = struct.pack("<I", 18) + b'{"type":"metrics"}'
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.daemon import Daemon
 from benchmarks.models import model_path
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 WINDOW_S = 60
 SCHEDSTAT = "/proc/thread-self/schedstat"  # Linux: what this thread has waited for a core

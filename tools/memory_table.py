@@ -55,7 +55,7 @@ def shape_info(name: str, quant: str) -> GGUFInfo:
     keys: dict[str, object] = dict(gguf_shapes.metadata(shape))
     quantizer = make_model.QUANTS[quant]
     size = sum(make_model.n_bytes(tensor, quantizer) for tensor in gguf_shapes.tensors(shape))
-    return GGUFInfo(Path(name), 3, shape.arch, 0, keys, {}, size, size, 0)
+    return GGUFInfo(Path(name), shape.arch, keys, {}, size, size, 0)
 
 
 def models(paths: list[str]) -> Iterator[tuple[str, GGUFInfo]]:
@@ -79,7 +79,7 @@ def auto_table() -> None:
             info = shape_info(name, quant)
         else:
             size = int(4.6 * GIB)
-            info = GGUFInfo(Path(name), 3, "llama", 0, dict(LLAMA_8B), {}, size, size, 0)
+            info = GGUFInfo(Path(name), "llama", dict(LLAMA_8B), {}, size, size, 0)
         gpu = {"type": "gpu", "memory_free": device * GIB, "memory_total": 80 * GIB}
         start = m.Start(name, n_slots=32, n_ctx=0, n_seq=8, n_positions=trained)
         fits = find_fits(start, info, [gpu] if device else [], available * GIB)

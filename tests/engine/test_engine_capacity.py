@@ -52,7 +52,7 @@ def qwen_small() -> GGUFInfo:
         "qwen2.block_count": 24, "qwen2.embedding_length": 896, "qwen2.attention.head_count": 14,
         "qwen2.attention.head_count_kv": 2, "qwen2.context_length": 32768,
     }  # fmt: skip
-    return GGUFInfo(Path("m"), 3, "qwen2", 0, dict(keys), {}, 500 << 20, 500 << 20, 0)
+    return GGUFInfo(Path("m"), "qwen2", dict(keys), {}, 500 << 20, 500 << 20, 0)
 
 
 def start(**fields: Any) -> m.Start:
@@ -195,7 +195,7 @@ def qwen35(architecture: str = "qwen35", **more: int) -> GGUFInfo:
         "ssm.conv_kernel": 4, "ssm.group_count": 16, **more,
     }  # fmt: skip
     metadata: dict[str, object] = {f"{architecture}.{key}": n for key, n in keys.items()}
-    return GGUFInfo(Path("m"), 3, architecture, 0, metadata, {}, 4 * GIB, 4 * GIB, 0)
+    return GGUFInfo(Path("m"), architecture, metadata, {}, 4 * GIB, 4 * GIB, 0)
 
 
 STATE = 24 * 4 * (4096 * 128 + 3 * (4096 + 2 * 16 * 128))  # bytes

@@ -140,9 +140,7 @@ def header(*tensors: tuple[str, tuple[int, ...]], **keys: object) -> GGUFInfo:
     }
     metadata |= {f"a.{key}": value for key, value in keys.items()}
     total = sum(t.n_bytes for t in entries)
-    return GGUFInfo(
-        Path("m.gguf"), 3, "a", len(entries), metadata, {}, total, total, 0, tuple(entries)
-    )
+    return GGUFInfo(Path("m.gguf"), "a", metadata, {}, total, total, 0, tuple(entries))
 
 
 EMBEDDING = ("token_embd.weight", (64, 100))

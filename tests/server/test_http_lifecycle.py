@@ -20,7 +20,6 @@ import pytest
 from tests.support.fake_engine import answer
 from tests.support.http_client import Reply, ask, port_of, raw, replies
 from tests.support.server_harness import DaemonProcess, eventually
-from umaserve.server.gateway import listener as http_listener
 from umaserve.server.gateway.child import SILENT_S
 
 
@@ -373,12 +372,6 @@ def test_front_and_gateway_do_not_hold_each_other() -> None:
     )
     for code in (front, gateway):
         subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
-
-
-def test_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "find_spec", lambda name: None)
-    assert "uvicorn and uvloop" in http_listener.problem_with("127.0.0.1:1", "/tmp/x.sock")
-    assert http_listener.problem_with("off", "/tmp/x.sock") == ""
 
 
 # --- by itself -----------------------------------------------------------------------------------

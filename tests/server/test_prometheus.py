@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from umaserve.metrics import Histogram
 from umaserve.metrics.names import HELP
 from umaserve.metrics.prometheus import exposition
+from umaserve.metrics.window import Histogram
 
 
 def parsed(numbers: dict[str, Any], codes: tuple[str, ...] = ()) -> dict[str, Metric]:

@@ -23,7 +23,6 @@ from umaserve.config import Config
 from umaserve.protocol import Limits, parse_message
 from umaserve.server.clients.intake import Intake
 from umaserve.server.daemon import Daemon
-from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.requests.meters.meters import Meters
@@ -98,7 +97,7 @@ def test_a_client_that_left_before_it_was_taken(daemon: DaemonProcess) -> None:
 
 def served() -> SimpleNamespace:
     """Models of which none is loaded."""
-    return SimpleNamespace(reserve=Reserve(0), engines=[], current=None, positions=64, sees=False)
+    return SimpleNamespace(engines=[], current=None, positions=64, sees=False)
 
 
 def test_what_breaks_while_a_connection_is_taken_ends_that_one_alone(

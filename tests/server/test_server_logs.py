@@ -36,7 +36,7 @@ def test_lines_wait_while_a_screen_owns_the_terminal(as_json: bool) -> None:
     log("info", "before")
     log.hold = True
     log("error", "meanwhile")
-    assert "meanwhile" not in stream.getvalue() and "meanwhile" in log.recent[-1]
+    assert "meanwhile" not in stream.getvalue() and log.recent[-1]["text"] == "meanwhile"
     log.release()
     log.release()
     assert stream.getvalue().count("before") == stream.getvalue().count("meanwhile") == 1
@@ -109,7 +109,7 @@ def test_a_closed_stream_stops_nobody() -> None:
     log = Log("info", False, Broken())
     log("info", "one")
     log("info", "two")
-    assert [line[9:] for line in log.recent] == ["one", "two"]
+    assert [line["text"] for line in log.recent] == ["one", "two"]
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])

@@ -203,7 +203,8 @@ def test_http_goes_on_where_the_front_has_no_descriptor_left(tmp_path: Path) -> 
 
 
 def test_what_is_lent_comes_back() -> None:
-    reserve = Reserve(3)
+    reserve = Reserve()
+    reserve.keep(3)
     try:
         assert reserve.fill()
         with reserve.lent(2):
@@ -212,4 +213,5 @@ def test_what_is_lent_comes_back() -> None:
                 pass
         assert reserve.fill()
     finally:
-        reserve.close()
+        for fd in reserve._fds:
+            os.close(fd)

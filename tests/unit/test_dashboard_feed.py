@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 from tests.support.fixtures.untimed import untimed
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.client import Client, TrioClient
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 from umaserve.server.figures.recent_gaps import POINT_NS, POINTS, RecentGaps
 from umaserve.server.log.lines import Log
-from umaserve.server.overview import log_entry
 from umaserve.server.requests.meters import recent_errors
 from umaserve.server.requests.meters.recent_errors import RecentErrors
 
@@ -192,19 +191,6 @@ def test_warnings_of_the_log_are_kept_whatever_is_written(clock: list[float]) ->
     assert "died" not in stream.getvalue()
     errors.add("warn", "x" * 9999)
     assert len(errors.read()[-1]["text"]) == recent_errors.LONGEST
-
-
-# --- log lines -----------------------------------------------------------------------------------
-
-
-def test_both_forms_of_a_log_line():
-    assert log_entry("12:00:01 warn: the engine died: badly") == {
-        "time": "12:00:01", "level": "warn", "text": "the engine died: badly",
-    }  # fmt: skip
-    assert log_entry("12:00:01 loading x: weights")["level"] == "info"
-    assert log_entry("12:00:01 loading x: weights")["text"] == "loading x: weights"
-    line = json.dumps({"time": "2025-01-01T12:00:01.5Z", "level": "error", "message": "m"})
-    assert log_entry(line) == {"time": "12:00:01", "level": "error", "text": "m"}
 
 
 # --- over the socket, with a stand-in for the engine ---------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umaserve.metrics import CapSlices, quantile
+from umaserve.metrics.slices import CapSlices
+from umaserve.metrics.window import quantile
 
 SPAN = 6
 # seconds since the event before, tokens sent, a time between tokens, its ceiling

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from umaserve.cli import main
 from umaserve.cli.router import haproxy, llmd
 from umaserve.cli.router.nodes import Node, read_nodes
-from umaserve.metrics.node_weight import LEAST, MOST, STEP, NodeWeight
+from umaserve.server.agent_check import LEAST, MOST, STEP, NodeWeight
 
 SHARE = st.floats(0.0, 1.0)
 NODES = "mini=10.0.0.5:8080+8081,10.0.0.6:8080,box=unix:/run/uma.sock+127.0.0.1:9000"

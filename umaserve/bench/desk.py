@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.bench.timeline import Answer, Phase, first_tokens_ms, gaps
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 if TYPE_CHECKING:
     from umaserve.bench.load import Load

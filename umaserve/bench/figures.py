@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from umaserve.bench.load import Sample
 from umaserve.bench.timeline import Answer, Phase, first_tokens_ms, gaps, lane, tokens_in
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 WINDOW_S = 60  # of the daemon's figures
 

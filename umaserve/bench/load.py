@@ -22,7 +22,7 @@ from umaserve.bench.timeline import Answer, Gap, Phase
 from umaserve.client import ConnectionFailed, Eos, ServerError
 from umaserve.client.connect import connect, gone
 from umaserve.client.wire import Router, generate_message, pack, refusal
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 WATCH_MS = 500.0  # between two readings of the daemon's metrics
 REPORT_S = 0.5

@@ -18,7 +18,7 @@ from umaserve.bench.figures import (
 )
 from umaserve.bench.load import Sample
 from umaserve.bench.timeline import Answer, Phase, by_stream, gaps, lane, largest_mean_ms
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 FEW = 100  # times between tokens; of fewer, a 95th percentile says little
 # the interactive p95 beside other work over that alone, and the largest mean of PACE_TOKENS times

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from umaserve.bench.figures import Figures, accepted_share, prompt_rate
 from umaserve.bench.result import PACE_TOKENS, Result, Verdict
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 COLUMNS = ("alone", "mixed", "auto", "client", "daemon")
 WIDTH = 9

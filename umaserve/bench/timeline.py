@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 CSV_COLUMNS = ("session_id", "token_idx", "ts_ms", "is_interactive")
 

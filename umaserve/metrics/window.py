@@ -41,7 +41,6 @@ class Window:
     _BUCKETS = int(math.log(HIGH / LOW) * _PER_E) + 2
 
     def __init__(self, span_s: int = 60) -> None:
-        self.count_total = 0
         self._span_s = span_s
         self._second = 0  # the newest; no second before it is written any more
         self._row = 0  # where that second's counts begin
@@ -68,7 +67,6 @@ class Window:
             self._highest[second] = value
         if value < self._lowest[second]:
             self._lowest[second] = value
-        self.count_total += 1
 
     def _advance(self, second: int) -> None:
         """Make ``second`` the newest and forget those that it pushes out."""

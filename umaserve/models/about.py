@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .gguf import check_gguf
 from .header import GGUFError, GGUFInfo
 from .identity import file_facts
+from .kv_shape import is_size
 from .purpose import role_of, why_no_model
 
 # llama_ftype, without "MOSTLY_"
@@ -57,10 +58,11 @@ def about(path: str) -> tuple[About, GGUFInfo | None]:
         problem = str(error).removeprefix(f"{path} ").removeprefix("is not a usable GGUF file: ")
         return About(_bytes(path), problem=problem), None
     role = role_of(info.architecture, info.metadata)
+    trained = info.metadata.get(f"{info.architecture}.context_length")
     found = About(
         bytes=info.file_bytes,
         architecture=info.architecture,
-        n_ctx_train=_whole(info.metadata.get(f"{info.architecture}.context_length")),
+        n_ctx_train=trained if is_size(trained) else 0,
         quantization=_quantization(info),
         parameters=sum(math.prod(tensor.shape) for tensor in info.tensors),
         embeds=role != "",
@@ -72,7 +74,8 @@ def about(path: str) -> tuple[About, GGUFInfo | None]:
 
 
 def _quantization(info: GGUFInfo) -> str:
-    named = _FILE_TYPES.get(_whole(info.metadata.get("general.file_type"), -1), "")
+    kind = info.metadata.get("general.file_type")
+    named = _FILE_TYPES.get(kind, "") if is_size(kind) else ""
     if named or not info.tensors:
         return named
     sizes: Counter[int] = Counter()
@@ -86,10 +89,6 @@ def _no_vocabulary(info: GGUFInfo) -> str:
     if "tokenizer.ggml.model" in info.metadata or "tokenizer.ggml.tokens" in info.array_lengths:
         return ""
     return f"it has no vocabulary, so it is no model of texts ({info.architecture})"
-
-
-def _whole(value: object, other: int = 0) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else other
 
 
 def _bytes(path: str) -> int:

@@ -94,7 +94,7 @@ _MAX_CHECKED = 16
 
 
 def _read(reader: HeaderReader) -> GGUFInfo:
-    version, n_tensors, n_keys = reader.counts()
+    n_tensors, n_keys = reader.counts()
     architecture = reader.metadata(n_keys)
     alignment = reader.values.get("general.alignment", DEFAULT_ALIGNMENT)
     kind = reader.kinds.get("general.alignment", UINT32)
@@ -110,9 +110,7 @@ def _read(reader: HeaderReader) -> GGUFInfo:
     total = _check_extents(reader, tensors, offsets, start, alignment)
     return GGUFInfo(
         path=reader.path,
-        version=version,
         architecture=architecture,
-        n_tensors=n_tensors,
         metadata=reader.values,
         array_lengths=reader.lengths,
         tensor_bytes=total,

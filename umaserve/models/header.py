@@ -30,9 +30,7 @@ class GGUFInfo:
     """
 
     path: Path
-    version: int
     architecture: str
-    n_tensors: int
     metadata: dict[str, object]
     array_lengths: dict[str, int]
     tensor_bytes: int

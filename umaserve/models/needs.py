@@ -53,7 +53,7 @@ def look_at(path: str) -> ModelFile:
     try:
         with open_model(full) as file:
             reader = HeaderReader(full, file)
-            _, _, n_keys = reader.counts()
+            _, n_keys = reader.counts()
             architecture = reader.metadata(n_keys, brief=True)
     except OSError as error:
         raise GGUFError(f"{full} cannot be read: {error.strerror or error}") from None
@@ -77,7 +77,8 @@ def _size_of(part: Path) -> int:
 def available_bytes() -> int:
     """Memory that a new process can have without pushing anything out; 0 where unknown."""
     if sys.platform == "darwin":  # only read about, never run
-        return _vm_stat()
+        run = subprocess.run(["/usr/bin/vm_stat"], capture_output=True, text=True, timeout=5)
+        return free_in_vm_stat(run.stdout)
     free = _meminfo("MemAvailable") or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, used = _cgroup("memory.max"), _cgroup("memory.current") - _cached_files()
     return min(free, max(limit - used, 0)) if limit else free
@@ -117,11 +118,6 @@ def _cached_files() -> int:
         return 0
     counts = dict(line.split() for line in lines if line.startswith(("active_file", "inactive_")))
     return int(counts.get("active_file", 0)) + int(counts.get("inactive_file", 0))
-
-
-def _vm_stat() -> int:
-    run = subprocess.run(["/usr/bin/vm_stat"], capture_output=True, text=True, timeout=5)
-    return free_in_vm_stat(run.stdout)
 
 
 def free_in_vm_stat(said: str) -> int:

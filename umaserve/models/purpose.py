@@ -35,7 +35,7 @@ def why_no_model(info: GGUFInfo) -> str:
             f"it is a draft model ({architecture}), which makes another model faster and cannot "
             "generate alone; name that one"
         )
-    if info.n_tensors == 0:
+    if not info.tensors:
         return "it has no weights (a vocabulary alone?); name the whole model"
     return ""
 

@@ -138,7 +138,7 @@ class HeaderReader:
         self.need(0, what)
         return text
 
-    def counts(self) -> tuple[int, int, int]:
+    def counts(self) -> tuple[int, int]:
         if self.size == 0:
             raise GGUFError(f"{self.path} is empty; fetch it again")
         self.need(min(4, self.size), "the magic number")
@@ -159,7 +159,7 @@ class HeaderReader:
             raise self.error(f"it claims to have {n_tensors} tensors")
         if n_keys > min(_MAX_KEYS, self.size // 13):
             raise self.error(f"it claims to have {n_keys} metadata entries")
-        return version, n_tensors, n_keys
+        return n_tensors, n_keys
 
     def metadata(self, n_keys: int, brief: bool = False) -> str:
         """Reads the entries; returns the architecture, empty where the file names none.

@@ -54,9 +54,9 @@ class StateShape:
             others += sum(n > 0 for n in header.numbers("feed_forward_length", layers)[:layers])
         return cls(max(layers - others or layers, 0) * row * 4, architecture in GO_BACK)
 
-    def total(self, n_sequences: int, earlier: int = 0) -> int:
-        """Bytes of the states of ``n_sequences``, each with ``earlier`` ones."""
-        return n_sequences * (1 + earlier) * self.n_bytes
+    def total(self, n_sequences: int) -> int:
+        """Bytes of the states of ``n_sequences``, without earlier ones."""
+        return n_sequences * self.n_bytes
 
     def earlier(self, n_sequences: int, room: int) -> int:
         """Return the number of earlier states of each sequence that ``room`` bytes bear.

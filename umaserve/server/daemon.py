@@ -19,6 +19,7 @@ from umaserve.server.clients.limits import Limits, limits_of
 from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,
+    RESERVE,
     connections_within_limit,
     no_descriptors,
 )
@@ -100,14 +101,13 @@ class Daemon:
 
     def _accept(self, listening: socket.socket) -> socket.socket | None:
         """``None``: it was turned away, for want of file descriptors."""
-        reserve = self.models.reserve
-        if reserve.fill():
+        if RESERVE.fill():
             try:
                 return listening.accept()[0]
             except OSError as error:
                 if error.errno not in OUT_OF_THEM:
                     raise
-        with reserve.lent(1):
+        with RESERVE.lent(1):
             sock, _ = listening.accept()
             text = no_descriptors()
             self.log("warn", f"connections are turned away: {text}")

@@ -6,6 +6,8 @@ once, whose texts share its batches.  An engine that generates takes one text at
 
 from __future__ import annotations
 
+import base64
+import sys
 from array import array
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -23,7 +25,6 @@ from umaserve.protocol import (
     admin_event,
 )
 from umaserve.server.clients.questions import Questions
-from umaserve.server.clients.vectors import in_json, json_bytes
 from umaserve.server.overview import Watched
 from umaserve.server.requests.roles import EMBED, RERANK, why_not
 from umaserve.server.requests.service import Service
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 GROUP_TEXTS, GROUP_BYTES = 64, 8192  # of a group at most; one text may be longer
 TOKEN_BYTES = 4
 AT_ONCE = 4  # groups
-DIGITS = 8  # of scores, behind the point
+DIGITS = 8  # behind the point: of scores, and of vectors, which have length 1
 
 
 class Encoding:
@@ -145,3 +146,18 @@ def _groups(
         group.append(text)
     if group:
         yield group
+
+
+def in_json(vector: bytes, as_base64: bool) -> str | list[float]:
+    """Numbers of a ``vector`` of float32, or their bytes (little-endian) in base64."""
+    numbers = array("f", vector)
+    if not as_base64:
+        return [round(value, DIGITS) for value in numbers]
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return base64.b64encode(numbers).decode("ascii")
+
+
+def json_bytes(n_embd: int, as_base64: bool) -> int:
+    """Largest size in bytes of a vector of ``n_embd`` numbers in JSON."""
+    return 4 * -(-4 * n_embd // 3) + 3 if as_base64 else (DIGITS + 4) * n_embd + 3

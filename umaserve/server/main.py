@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from socket import socket
 
@@ -30,13 +30,13 @@ from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
 from umaserve.server.engines.awake import AwakeClock
 from umaserve.server.engines.descriptors import (
-    Reserve,
+    RESERVE,
     TooFewDescriptors,
     raise_limit,
     why_too_few,
 )
 from umaserve.server.engines.model_start import why_not_served
-from umaserve.server.engines.slow_files import ask_file_now
+from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.figures import records
 from umaserve.server.figures.record_file import RecordError, RecordFile
 from umaserve.server.gateway.child import GatewayChild
@@ -94,16 +94,16 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
         if too_few:
             log("warn", too_few)
         sys.setswitchinterval(SWITCH_S)
-        reserve = Reserve()
+        RESERVE.keep()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
-        sessions = Sessions(*limits, meters, log, reserve, config.apps, config.n_seq)
+        sessions = Sessions(*limits, meters, log, config.apps, config.n_seq)
         if config.cache_dir != "off":
             sessions.prompts.eyes.keep_in(os.path.join(config.cache_dir, "pictures"))
-        models = EngineSet(config, sessions, meters, log, engine_command, reserve)
+        models = EngineSet(config, sessions, meters, log, engine_command)
         daemon = Daemon(config, log, meters, sessions, models, os.geteuid())
         scorecard, trace = records.open_records(config, daemon.scorecard, log)
         if trace is not None:
-            records.trace_to(trace, meters)
+            meters.on_tick = lambda *tick: trace.put(records.tick_line(*tick))
         run = _Run(daemon, model, scorecard, trace, manager)
         return trio.run(run.main, clock=AwakeClock())
     except START_ERRORS as error:
@@ -124,7 +124,7 @@ def check_model(config: Config) -> memory.ModelFile:
         except FileNotFoundError as error:
             raise StartError(str(error)) from None
     try:
-        file = ask_file_now(memory.look_at, path)
+        file = trio.run(ask_file, memory.look_at, path)
     except GGUFError as error:
         raise StartError(f"{error}. Name a GGUF file with --model") from None
     refusal = why_not_served(file, config)
@@ -138,14 +138,9 @@ def _wanted_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
-@contextlib.contextmanager
-def _wanted_signals_received() -> Iterator[AsyncIterator[int]]:
+def _wanted_signals_received() -> contextlib.AbstractContextManager[AsyncIterator[int]]:
     wanted = _wanted_signals()
-    if wanted:
-        with trio.open_signal_receiver(*wanted) as signals:
-            yield signals
-    else:
-        yield _no_signals()
+    return trio.open_signal_receiver(*wanted) if wanted else contextlib.nullcontext(_no_signals())
 
 
 async def _no_signals() -> AsyncIterator[int]:
@@ -153,24 +148,19 @@ async def _no_signals() -> AsyncIterator[int]:
     yield 0
 
 
+@dataclass(eq=False)
 class _Run:
     """The tasks of one daemon."""
 
-    def __init__(
-        self,
-        daemon: Daemon,
-        model: memory.ModelFile,
-        scorecard: RecordFile | None,
-        trace: RecordFile | None,
-        manager: activation.Manager,
-    ) -> None:
-        self.daemon = daemon
+    daemon: Daemon
+    model: memory.ModelFile
+    scorecard: RecordFile | None
+    trace: RecordFile | None
+    manager: activation.Manager
+
+    def __post_init__(self) -> None:
         self.claimed: ClaimedSocket
         self.http: HttpListeners | None
-        self.model = model
-        self.scorecard = scorecard
-        self.trace = trace
-        self.manager = manager
         self.status = 0
         self._accepting = trio.CancelScope()  # of everything that takes connections
         self._http_child: GatewayChild | None = None
@@ -258,8 +248,7 @@ class _Run:
                 daemon.log("info", told)
             told = ""
 
-        reserve = daemon.models.reserve
-        child = GatewayChild(daemon.config, http, daemon.log, on_ready, reserve)
+        child = GatewayChild(daemon.config, http, daemon.log, on_ready)
         self._http_child = child
         async with trio.open_nursery() as nursery:
             if http.claimed is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 import umaserve
-from umaserve.server.clients.limits import Limits
+from umaserve.server.clients.served_by import ServedBy
 from umaserve.server.figures.machine import MachineUse
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
@@ -19,36 +18,23 @@ from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
-    from umaserve.config import Config
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.figures.scorecard import Scorecard
-    from umaserve.server.log.lines import Log
-    from umaserve.server.requests.meters.meters import Meters
     from umaserve.server.requests.service import Service
-    from umaserve.server.requests.sessions import Sessions
     from umaserve.server.supervision.engine_set import EngineSet
 
 TICK_SPAN_S = 1.0
 LOG_LINES = 12
 ERRORS = 12
 ENDED = 10
-LEVELS = ("debug", "warn", "error")  # what a plain line names; others are "info"
 
 
-class Watched(Protocol):
+class Watched(ServedBy, Protocol):
     """The daemon, as far as people are told of it."""
 
-    config: Config
-    log: Log
-    meters: Meters
-    sessions: Sessions
     models: EngineSet
     scorecard: Scorecard
-    stopping: bool
     http: str
-
-    @property
-    def limits(self) -> Limits: ...
 
 
 class Overview:
@@ -87,7 +73,7 @@ class Overview:
                 **(tick_summary(engine) if engine is not None and ready else {}),
             },
             "errors": daemon.meters.recent_errors.read()[-ERRORS:],
-            "log": [log_entry(line) for line in list(daemon.log.recent)[-LOG_LINES:]],
+            "log": list(daemon.log.recent)[-LOG_LINES:],
         }
 
 
@@ -166,16 +152,3 @@ def tick_summary(engine: EngineHandle) -> dict[str, Any]:
         "decode_rows": int(rows["decode_rows"].sum()),
         "prefill_tokens": int(rows["prefill_tokens"].sum()),
     }
-
-
-def log_entry(line: str) -> dict[str, str]:
-    """``time``, ``level`` and ``text`` of a line of the log, in either of its two forms."""
-    if line.startswith("{"):
-        entry = json.loads(line)
-        at = str(entry.get("time", ""))[11:19]
-        return {"time": at, "level": entry["level"], "text": entry["message"]}
-    at, _, rest = line.partition(" ")
-    level, mark, text = rest.partition(": ")
-    if mark and level in LEVELS:
-        return {"time": at, "level": level, "text": text}
-    return {"time": at, "level": "info", "text": rest}

@@ -13,7 +13,8 @@ import os
 import stat
 from typing import BinaryIO
 
-from umaserve.system.private_folder import others_can_write, owner_name, steps
+from umaserve.system.peer import user_name
+from umaserve.system.private_folder import others_can_write, steps
 from umaserve.system.regular_file import open_regular
 
 _ELSEWHERE = "name a file in a folder of your own"
@@ -101,7 +102,7 @@ def _is_shared(folder: str) -> bool:
 
 def _check_owner(path: str, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid():
-        raise _refusal(path, f"it belongs to {owner_name(found.st_uid)}")
+        raise _refusal(path, f"it belongs to {user_name(found.st_uid)}")
     if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
         raise _refusal(path, "it is a second name of another file")
 

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from umaserve.system.peer import user_name
+
 _MOST_LINKS = 40  # as many as the kernel follows
 OWN_CACHE = "set UMA_CACHE_DIR to a folder of your own"  # what to do where it is not private
 
@@ -70,16 +72,11 @@ def why_shared(path: str | os.PathLike[str], advice: str = OWN_CACHE) -> str:
 
     A path that does not exist yet counts as private where only this user could create it.
     """
-    way = list(steps(path))
     try:
         end = os.stat(path)
     except OSError:
-        return _first_problem(way, None, advice)
-    return _first_problem(way, end, advice)
-
-
-def _first_problem(way: list[Step], end: os.stat_result | None, advice: str) -> str:
-    for step in way:
+        end = None
+    for step in steps(path):
         above = end is None or not os.path.samestat(step.found, end)
         sticky = above and bool(step.found.st_mode & stat.S_ISVTX)
         why = _problem(step, above, sticky, advice)
@@ -152,21 +149,11 @@ def others_can_write(found: os.stat_result) -> bool:
     return not _is_trusted(found.st_uid) or _mode_lets_others(found)
 
 
-def owner_name(uid: int) -> str:
-    """Name and number of a user, for messages."""
-    import pwd
-
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
-    except KeyError:
-        return f"user {uid}"
-
-
 def _problem(step: Step, above: bool, sticky: bool, advice: str = OWN_CACHE) -> str:
     """``above``: it only leads to what counts."""
     path, found = step
     if not _is_trusted(found.st_uid) and not (above and _is_outside_namespace(found.st_uid)):
-        return f"{path} belongs to {owner_name(found.st_uid)}; {advice}, or remove it"
+        return f"{path} belongs to {user_name(found.st_uid)}; {advice}, or remove it"
     if stat.S_ISLNK(found.st_mode) or sticky or not _mode_lets_others(found):
         return ""
     mode = stat.S_IMODE(found.st_mode)

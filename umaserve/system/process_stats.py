@@ -13,9 +13,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 # what is made of each field of ProcessStats
 METRICS_OF = {
-    "rss_bytes": ("rss_gb",),
-    "cpu_s": ("cpu_s_per_1k_tokens",),
-    "major_faults": ("residency_churn_mb_per_token",),
+    "rss_bytes": "rss_gb",
+    "cpu_s": "cpu_s_per_1k_tokens",
+    "major_faults": "residency_churn_mb_per_token",
 }
 
 
@@ -49,12 +49,7 @@ def process_stats(pid: int) -> ProcessStats:
 def unmeasured() -> tuple[str, ...]:
     """Names of metrics that this system cannot measure: they are null."""
     own = process_stats(os.getpid())
-    return tuple(
-        name
-        for field, names in METRICS_OF.items()
-        if getattr(own, field) is None
-        for name in names
-    )
+    return tuple(name for field, name in METRICS_OF.items() if getattr(own, field) is None)
 
 
 class _RusageInfo(ctypes.Structure):

@@ -35,17 +35,13 @@ _MAPPED = b"\0" * 10 + b"\xff\xff"  # in front of an IPv4 address in an IPv6 one
 
 
 class TcpPeers:
-    """Finds the user of a connection's other end; ``tells`` is False where the system does not.
+    """Finds the user of a connection's other end.
 
     How it is told is chosen once: a look-up that fails later finds ``NOBODY``.
     """
 
     def __init__(self) -> None:
         self._look = _working() if sys.platform == "linux" else None
-
-    @property
-    def tells(self) -> bool:
-        return self._look is not None
 
     def uid(self, theirs: Told, ours: Told) -> int:
         """User id of the socket that is bound to ``theirs`` and connected to ``ours``.

@@ -77,7 +77,7 @@ def _kind(path: str, key: str) -> int:
     """Return the type id of a key in a file's header; -1 where it is not there."""
     with open_model(Path(path)) as file:
         reader = HeaderReader(Path(path), file)
-        reader.metadata(reader.counts()[2], brief=True)
+        reader.metadata(reader.counts()[1], brief=True)
     return reader.kinds.get(key, -1)
 
 

@@ -17,7 +17,7 @@ def files_below(folder: Path) -> list[str]:
     found = []
     for place, _, names in os.walk(folder):
         for name in filter(is_gguf, names):
-            found.append(os.path.relpath(os.path.join(place, name), folder).replace(os.sep, "/"))
+            found.append(os.path.relpath(os.path.join(place, name), folder))
     return sorted(found)
 
 

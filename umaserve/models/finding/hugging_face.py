@@ -6,12 +6,12 @@ the commit that was fetched last.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .folder import files_below
 from .found import Found
-from .repository import is_gguf, is_later_part, short_name
+from .repository import is_later_part, short_name
 from .small_file import read_text
 
 TOOL = "Hugging Face"
@@ -24,11 +24,8 @@ def files_of(cache: Path, repository: str) -> dict[str, str]:
     folder = cache / (_PREFIX + repository.replace("/", "--"))
     found: dict[str, str] = {}
     for snapshot in _snapshots(folder):
-        for place, _, names in os.walk(snapshot):
-            for name in filter(is_gguf, names):
-                path = os.path.join(place, name)
-                inside = os.path.relpath(path, snapshot).replace(os.sep, "/")
-                found.setdefault(inside, path)
+        for inside in files_below(snapshot):
+            found.setdefault(inside, str(snapshot / inside))
     return found
 
 

@@ -58,43 +58,40 @@ class EventFrames(abc.ABC):
         if not self._closing.is_set():
             self._outbox.put(self._encoders[request.serial](text, token, rated))
 
-    def delta(self, request: Request, delta: dict[str, Any]) -> None:
+    def _put(self, frame: bytes) -> None:
         if not self._closing.is_set():
-            self._outbox.put(delta_event(request.id, delta))
+            self._outbox.put(frame)
+
+    def delta(self, request: Request, delta: dict[str, Any]) -> None:
+        self._put(delta_event(request.id, delta))
 
     def begun(self, request: Request) -> None:
-        if not self._closing.is_set():
-            lane, why = request.lane_now()
-            ready, usage = request.engine and request.engine.ready, request.usage()
-            beginning = Beginning(
-                lane=LANE_NAMES[lane],
-                lane_reason=why,
-                deltas=request.reply is not None,
-                model=ready.model_name if ready else "",
-                usage={name: getattr(usage, name) for name in ("prompt_tokens", "cached_tokens")},
-                open_parts=request.open_parts or None,
-                unread=request.message.chat.unread or None,
-            )
-            self._outbox.put(begin_event(request.id, beginning))
+        lane, why = request.lane_now()
+        ready, usage = request.engine and request.engine.ready, request.usage()
+        beginning = Beginning(
+            lane=LANE_NAMES[lane],
+            lane_reason=why,
+            deltas=request.reply is not None,
+            model=ready.model_name if ready else "",
+            usage={name: getattr(usage, name) for name in ("prompt_tokens", "cached_tokens")},
+            open_parts=request.open_parts or None,
+            unread=request.message.chat.unread or None,
+        )
+        self._put(begin_event(request.id, beginning))
 
     def progress(self, request: Request, processed: int) -> None:
-        if not self._closing.is_set():
-            self._outbox.put(progress_event(request.id, processed))
+        self._put(progress_event(request.id, processed))
 
     def echo(self, request: Request, text: str) -> None:
-        if not self._closing.is_set():
-            self._outbox.put(echo_event(request.id, text, request.prompt_ids or ()))
+        self._put(echo_event(request.id, text, request.prompt_ids or ()))
 
     def prompt_logprobs(self, request: Request, logprobs: list[dict[str, Any]]) -> None:
-        if not self._closing.is_set():
-            self._outbox.put(prompt_logprobs_event(request.id, logprobs))
+        self._put(prompt_logprobs_event(request.id, logprobs))
 
     def end(
         self, request: Request, reason: str, usage: Usage, timings: Timings, message: Any = None
     ) -> None:
         self._forget(request)
-        if self._closing.is_set():
-            return
         asked = request.message
         is_said = reason in ("stop", "tool_calls")
         stop = request.stop if is_said else None
@@ -113,13 +110,12 @@ class EventFrames(abc.ABC):
             timings=timings,
             metadata=asked.metadata,
         )
-        self._outbox.put(eos_event(request.id, ending))
+        self._put(eos_event(request.id, ending))
 
     def error(self, request: Request, code: str, message: str, *, final: bool) -> None:
         if final:
             self._forget(request)
-        if not self._closing.is_set():
-            self._outbox.put(error_event(request.id, code, message, request.overflow))
+        self._put(error_event(request.id, code, message, request.overflow))
 
     def _forget(self, request: Request) -> None:
         if self.requests.get(request.id) is request:

@@ -57,22 +57,10 @@ class Outbox:
     def send_now(self) -> bool:
         """`flush` where the socket takes everything, without touching trio: False if it does not,
         or did not the last time; `flush` is to be called then."""
-        buffer = self._buffer
         if not self.empty.is_set():
             return False
-        if not self.broken and buffer:
-            try:
-                count = self._sock.send(buffer)
-            except OSError:  # full, or gone
-                return False
-            self._sent += count
-            if count < len(buffer):
-                del buffer[:count]
-                return False
-            buffer.clear()
-            self._ends.clear()
-            self._boundary = self._sent
-        return True
+        self._send()
+        return not (self._buffer or self.broken)
 
     def _send(self) -> None:
         buffer = self._buffer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,6 @@ Answer = m.Tokens | m.Embedded | m.CacheReport
 class _Question:
     """Asked of the engine beside all requests; ``answer`` stays ``None`` when it ends first."""
 
-    sent_ns: int
     done: trio.Event = field(default_factory=trio.Event)
     answer: Answer | None = None
     fault: str = ""  # it was being tokenised when the engine died, and how that was
@@ -83,7 +81,7 @@ class EngineQuestions:
         if self._is_over:
             return None
         ref, self._next_ref = self._next_ref, self._next_ref + 1
-        question = self._asked[ref] = _Question(time.monotonic_ns())
+        question = self._asked[ref] = _Question()
         self._send(message(ref))
         try:
             await question.done.wait()

@@ -87,13 +87,16 @@ def no_descriptors() -> str:
 
 
 class Reserve:
-    """``size`` descriptors; fewer where the limit is very low."""
+    """Descriptors that are kept free; none before `keep`."""
 
-    def __init__(self, size: int = ENGINE) -> None:
+    def __init__(self) -> None:
+        self._size = self._lent = 0
+        self._fds: list[int] = []
+
+    def keep(self, size: int = ENGINE) -> None:
+        """Keep ``size`` descriptors from now on; fewer where the limit is very low."""
         most = limit()
         self._size = size if most == resource.RLIM_INFINITY else min(size, most // 3)
-        self._fds: list[int] = []
-        self._lent = 0
         self.fill()
 
     def fill(self) -> bool:
@@ -119,6 +122,5 @@ class Reserve:
             self._lent -= 1
             self.fill()
 
-    def close(self) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
+
+RESERVE = Reserve()  # of this process

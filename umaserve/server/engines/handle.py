@@ -28,7 +28,7 @@ from umaserve.server.engines import blame
 from umaserve.server.engines.asked import EngineQuestions
 from umaserve.server.engines.awake import resumed_ns
 from umaserve.server.engines.control import ControlSender
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.process import read_lines, reap, spawn, wait_exit
@@ -69,7 +69,6 @@ class EngineHandle:
         on_log: Callable[[str, str], None],
         loop_lock: LoopLock,
         hang_floor_s: float = 0.0,
-        reserve: Reserve | None = None,
         service: int = 0,
     ) -> None:
         self.start = start
@@ -101,7 +100,6 @@ class EngineHandle:
         self._on_message, self._on_log = on_message, on_log
         self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
         self._pulse = EnginePulse(hang_floor_s)
-        self._reserve = reserve or Reserve(0)
         self._told_to_end = False
         self._hung = False
         self._why = ""
@@ -235,22 +233,21 @@ class EngineHandle:
         return self.exit
 
     async def _live(self) -> None:
-        with self._reserve.lent():
+        with RESERVE.lent():
             self.spawned_ns = self._last_message_ns = time.monotonic_ns()
-            spawned = spawn(self._command, self.start)
-        self._process, self._control, self.table = spawned[:3]
-        self._piece_fd, *_ = self._fds = [spawned.pieces, spawned.wake, spawned.stderr]
-        self.pid = spawned.process.pid
-        self._sender.open(spawned.control)
+            process, control, self.table, self._fds = spawn(self._command, self.start)
+        self._process, self._control, self.pid = process, control, process.pid
+        self._piece_fd, wake, stderr = self._fds
+        self._sender.open(control)
         self._sender.send(m.encode(self.start))
         async with trio.open_nursery() as nursery:
             eofs = [trio.Event() for _ in range(3)]
             nursery.start_soon(self._read_control, eofs[0])
-            nursery.start_soon(self._read_wake, spawned.wake, eofs[1])
-            nursery.start_soon(read_lines, spawned.stderr, self._keep_line, eofs[2])
+            nursery.start_soon(self._read_wake, wake, eofs[1])
+            nursery.start_soon(read_lines, stderr, self._keep_line, eofs[2])
             nursery.start_soon(self._sender.run)
             nursery.start_soon(self._watch)
-            await wait_exit(spawned.process)
+            await wait_exit(process)
             with trio.move_on_after(1.0):  # what it said last is still in the pipes
                 for eof in eofs:
                     await eof.wait()
@@ -333,7 +330,7 @@ class EngineHandle:
             case m.LoadProgress():
                 self.progress = message
             case m.Ready():
-                with self._reserve.lent(1):  # a mapping keeps a descriptor
+                with RESERVE.lent(1):  # a mapping keeps a descriptor
                     self.pieces = t.PieceTable(self._piece_fd, message.n_vocab)
                 self.chat = _chat_model(message, self.pieces)
                 self.ready = message

@@ -17,12 +17,10 @@ def pause_s(deaths: float) -> float:
 
 @dataclass(eq=False)
 class NextTry:
-    """A model that was served, cannot be served now, and is tried again at a time; ``attempts``
-    failed in a row."""
+    """A model that was served, cannot be served now, and is tried again at a time."""
 
     model: str
     reason: str
-    attempts: float
     due_s: float  # time.monotonic()
     clock: str  # the same for people
 
@@ -30,7 +28,7 @@ class NextTry:
     def after(cls, model: str, reason: str, attempts: float) -> NextTry:
         wait_s = pause_s(attempts)
         at = time.strftime("%H:%M:%S", time.localtime(time.time() + wait_s))
-        return cls(model, reason, attempts, time.monotonic() + wait_s, at)
+        return cls(model, reason, time.monotonic() + wait_s, at)
 
     @property
     def in_s(self) -> float:

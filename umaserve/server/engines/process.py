@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import trio
 
@@ -19,19 +18,14 @@ STDERR_LINE_BYTES = 2000
 REAP_S = 1.0
 
 
-class Spawned(NamedTuple):
-    """A process, and the front's ends of what it shares with it."""
+def spawn(
+    command: Sequence[str], start: m.Start
+) -> tuple[subprocess.Popen[bytes], socket.socket, t.SessionTable, list[int]]:
+    """Return a process, and the front's ends of what it shares with it.
 
-    process: subprocess.Popen[bytes]
-    control: socket.socket
-    table: t.SessionTable
-    pieces: int  # descriptors: of the texts of the vocabulary, the wake pipe, standard error
-    wake: int
-    stderr: int
-
-
-def spawn(command: Sequence[str], start: m.Start) -> Spawned:
-    """Raise ``OSError`` where no process can be made; nothing is left open then."""
+    The descriptors at the end are those of the vocabulary's texts, the wake pipe and standard
+    error.  Raise ``OSError`` where no process can be made; nothing is left open then.
+    """
     with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
 
         def pipe() -> tuple[int, int]:
@@ -66,7 +60,7 @@ def spawn(command: Sequence[str], start: m.Start) -> Spawned:
                 pass_fds=tuple(inherited.values()),
             )
         ours.pop_all()
-        return Spawned(process, control, table, pieces, wake_read, err_read)
+        return process, control, table, [pieces, wake_read, err_read]
 
 
 async def wait_exit(process: subprocess.Popen[bytes]) -> None:

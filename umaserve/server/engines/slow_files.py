@@ -6,8 +6,6 @@ that is left behind when the time is up; whoever asked is told.
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -35,36 +33,12 @@ async def ask_file(look: Callable[[str], T], path: str) -> T:
         return await trio.to_thread.run_sync(
             look, path, abandon_on_cancel=True, limiter=_limiter[0]
         )
-    raise no_answer(path)
+    raise GGUFError(
+        f"{path} cannot be opened: there was no answer in {LIMIT_S:g} s; is its disk or its "
+        "network file system there?"
+    )
 
 
 async def needs_of(file: ModelFile, config: Config, role: str = "") -> Need:
     """Return `memory_of`, which opens files.  Raises ``GGUFError``."""
     return await ask_file(lambda _: memory_of(file, config, role), file.path)
-
-
-def ask_file_now(look: Callable[[str], T], path: str) -> T:
-    """Do what `ask_file` does outside trio; a signal that ends the process ends the wait too."""
-    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answers.put((look(path), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=ask, name="look at a file", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=LIMIT_S)
-    except queue.Empty:
-        raise no_answer(path) from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]
-
-
-def no_answer(path: str) -> GGUFError:
-    return GGUFError(
-        f"{path} cannot be opened: there was no answer in {LIMIT_S:g} s; is its disk or its "
-        "network file system there?"
-    )

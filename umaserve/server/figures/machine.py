@@ -34,10 +34,11 @@ class MachineUse:
         now_s = time.monotonic()
         if now_s - self._at_s >= EACH_S:
             self._at_s = now_s
+            self._gpu = self._gpu or gpu_reader()
             total, free = total_bytes(), available_bytes()
             self._last = {
                 "cpu": self._cpu(),
-                "gpu": self._gpu_share(),
+                "gpu": self._gpu(),
                 "memory_used_bytes": max(total - free, 0) if free else None,
                 "memory_total_bytes": total,
             }
@@ -50,11 +51,6 @@ class MachineUse:
             return round(min(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 3)
         busy, whole = (now - past for now, past in zip(self._times, before, strict=True))
         return round(busy / whole, 3)
-
-    def _gpu_share(self) -> float | None:
-        if self._gpu is None:
-            self._gpu = gpu_reader()
-        return self._gpu()
 
 
 def cpu_times() -> Times | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 from umaserve.server.requests.request import LANE_NAMES, Request
 
 POINT_NS = 500_000_000

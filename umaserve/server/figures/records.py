@@ -14,7 +14,6 @@ import trio
 from umaserve.config import Config
 from umaserve.server.figures.record_file import RecordFile
 from umaserve.server.figures.scorecard import Scorecard
-from umaserve.server.requests.meters.meters import Meters
 from umaserve.wire.header import TickRow
 
 SAMPLE_S = 5.0  # the scorecard's own window wants to be filled that often
@@ -108,12 +107,3 @@ def tick_line(pid: int, number: int, row: TickRow) -> bytes:
             "flags": [name for bit, name in FLAGS if flags & bit],
         }
     ) + b"\n"  # fmt: skip
-
-
-def trace_to(file: RecordFile, meters: Meters) -> None:
-    """Write every tick that is read from now on as one JSON line."""
-
-    def write(pid: int, number: int, row: TickRow) -> None:
-        file.put(tick_line(pid, number, row))
-
-    meters.on_tick = write

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from umaserve.server.figures.model_figures import model_figures
 from umaserve.server.requests.meters.meters import EARLY_NS, Counters, Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
+from umaserve.server.supervision.engine_set import EngineSet
 from umaserve.system.process_stats import process_stats
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
@@ -30,7 +31,6 @@ from umaserve.wire.memory_order import loads_first
 SPAN_S = 60.0
 SNAPSHOT_S = 1.0
 FRESH_S = 0.1  # numbers that young are given again
-HISTOGRAMS = ("ttft_ms", "inter_token_ms", "decode_ms", "batch_size")
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LATENCY = (
@@ -57,21 +57,11 @@ def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-class Engines(Protocol):
-    """Owner of the engines: the current engine, if any, and all engines."""
-
-    @property
-    def current(self) -> EngineHandle | None: ...
-
-    @property
-    def engines(self) -> list[EngineHandle]: ...
-
-
 class Scorecard:
     """``read()`` gives the numbers as of now."""
 
     def __init__(
-        self, config: Config, meters: Meters, sessions: Sessions, supervisor: Engines
+        self, config: Config, meters: Meters, sessions: Sessions, supervisor: EngineSet
     ) -> None:
         self._config = config
         self._meters = meters

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 from umaserve.server.requests.life import Stage
 from umaserve.server.requests.request import LANE_NAMES, Request
 from umaserve.server.requests.sessions import Sessions

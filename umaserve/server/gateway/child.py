@@ -10,19 +10,19 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import trio
 
 from umaserve.config import Config
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.gateway.listener import HttpListeners
 from umaserve.system.own_key import make_own_key
 from umaserve.system.own_python import run_module
 from umaserve.system.parent import signals_left_to_front
 
-COMMAND = tuple(run_module("umaserve.gateway"))
+COMMAND = run_module("umaserve.gateway")
 STEADY_S = 5.0  # one that lived so long is replaced at once when it ends
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the next one, where they end early
 END_S = 4.0  # for the answers that are under way
@@ -41,11 +41,8 @@ class GatewayChild:
         http: HttpListeners,
         log: Callable[..., None],
         on_ready: Callable[[], None],
-        reserve: Reserve | None = None,
-        command: Sequence[str] = COMMAND,
     ) -> None:
         self._log, self._on_ready = log, on_ready
-        self._reserve, self._command = reserve or Reserve(0), tuple(command)
         self._fds = [listener.socket.fileno() for listener in http.listeners]
         own_key = "" if config.api_key_file or not http.host else self._own_key()
         self._settings = settings_of(config, http, own_key)
@@ -106,13 +103,13 @@ class GatewayChild:
 
     def _start(self) -> None:
         """Raises ``OSError``."""
-        with self._reserve.lent():
+        with RESERVE.lent():
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 with theirs, signals_left_to_front():
                     argument = json.dumps([self._settings, theirs.fileno(), self._fds])
                     self._process = subprocess.Popen(
-                        [*self._command, argument],
+                        [*COMMAND, argument],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno(), *self._fds],

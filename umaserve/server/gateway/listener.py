@@ -10,7 +10,6 @@ import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from ipaddress import ip_address
 
 import trio
@@ -19,7 +18,6 @@ from umaserve.config import Config, host_and_port
 from umaserve.server.clients.listener import BACKLOG, ClaimedSocket, SocketError
 from umaserve.system.regular_file import open_regular
 
-PACKAGES = ("uvicorn", "uvloop", "httptools", "starlette")  # that only the gateway needs
 LOOKUP_S = 10.0  # for the address of a host's name
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # the other address of the host may do
@@ -39,10 +37,6 @@ class HttpListeners:
 
 def problem_with(address: str, main_socket: str) -> str:
     """Why this ``--http`` address cannot be served beside that ``--socket``; empty if it can."""
-    missing = [name for name in PACKAGES if find_spec(name) is None] if address != "off" else []
-    if missing:
-        names = " and ".join(missing)
-        return f"--http needs {names}, which is not installed; see `umaserve doctor`"
     path = address.removeprefix("unix:")
     if path != address and os.path.abspath(path) == os.path.abspath(main_socket):
         return f"--http and --socket both name {path}; choose two paths"

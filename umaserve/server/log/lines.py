@@ -28,9 +28,10 @@ class Log:
 
     A line about a request has its id in the text and as the field ``request``; JSON lines show the
     fields, plain ones do not.  While ``hold`` is true, lines are kept and not written: a dashboard
-    owns the terminal; ``recent`` has the newest of all.  A line that was written lately is counted
-    instead of being written again.  ``on_trouble(level, text, fields)`` hears
-    of every warning and error, those below the level that is written too.
+    owns the terminal; ``recent`` has the newest of all, each with ``time`` (local), ``level`` and
+    ``text``.  A line that was written lately is counted instead of being written again.
+    ``on_trouble(level, text, fields)`` hears of every warning and error, those below the level that
+    is written too.
     """
 
     def __init__(self, level: str, as_json: bool, stream: TextIO | None = None) -> None:
@@ -40,7 +41,7 @@ class Log:
         self._repeats = Repeats()
         self._held: deque[str] = deque(maxlen=KEPT)
         self.hold = False
-        self.recent: deque[str] = deque(maxlen=KEPT)
+        self.recent: deque[dict[str, str]] = deque(maxlen=KEPT)
         self.on_trouble: Callable[[str, str, dict[str, Any]], None] | None = None
 
     def __call__(self, level: str, text: str, **fields: Any) -> None:
@@ -62,22 +63,22 @@ class Log:
 
     def tell_repeats(self, *, all: bool = False) -> None:
         """Say how often lines came again; to be called now and then, where no line may follow."""
-        for line in self._repeats.due(all=all):
-            level, text = line.key
-            times = "once" if line.count == 1 else f"{line.count} times"
-            text += f" (repeated {times} in {line.span_s:.0f} s)"
-            self._put(level, text, {"repeated": line.count})
+        for (level, text), count, span_s in self._repeats.due(all=all):
+            times = "once" if count == 1 else f"{count} times"
+            text += f" (repeated {times} in {span_s:.0f} s)"
+            self._put(level, text, {"repeated": count})
 
     def _put(self, level: str, text: str, fields: dict[str, Any]) -> None:
         now = datetime.now(timezone.utc)
+        at = f"{now.astimezone():%H:%M:%S}"
         if self._json:
             stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
             entry = {"time": stamp, "level": level, "message": text, **fields}
             line = json.dumps(entry, ensure_ascii=False)
         else:
             mark = "" if level == "info" else f"{level}: "
-            line = f"{now.astimezone():%H:%M:%S} {mark}{text}"
-        self.recent.append(line)
+            line = f"{at} {mark}{text}"
+        self.recent.append({"time": at, "level": level, "text": text})
         if self.hold:
             self._held.append(line)
         else:

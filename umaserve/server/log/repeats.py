@@ -14,15 +14,6 @@ Key = tuple[str, str]  # level and text
 
 
 @dataclass
-class Repeated:
-    """``count`` times in ``span_s`` the line came again and was not written."""
-
-    key: Key
-    count: int
-    span_s: float
-
-
-@dataclass
 class _Line:
     said_s: float  # when it, or the last word about it, was written
     wait_s: float
@@ -47,8 +38,11 @@ class Repeats:
         line.count += 1
         return True
 
-    def due(self, *, all: bool = False) -> list[Repeated]:
-        """Return the repeats to write to the log now; with ``all`` every counted repeat."""
+    def due(self, *, all: bool = False) -> list[tuple[Key, int, float]]:
+        """Return the lines whose repeats are to be told now; with ``all`` every repeated line.
+
+        Each has the number of its repeats, and the seconds in which they came.
+        """
         now_s = self._clock()
         out = []
         for key, line in list(self._lines.items()):
@@ -56,7 +50,7 @@ class Repeats:
             if not all and not crowded and now_s - line.said_s < line.wait_s:
                 continue
             if line.count:
-                out.append(Repeated(key, line.count, now_s - line.said_s))
+                out.append((key, line.count, now_s - line.said_s))
                 line.wait_s = min(2 * line.wait_s, LONGEST_S)
             if crowded or not line.count:
                 del self._lines[key]

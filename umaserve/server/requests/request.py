@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.eyes.seen import Seen
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
 from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 
 from umaserve.app_settings import AppSettings
 from umaserve.protocol import E_LIMIT_002, Generate, Overflow, ProtocolError
-from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.prompts import Prompts
 from umaserve.server.requests.ends import Ends
@@ -39,7 +38,6 @@ class Sessions:
         max_tokens: int,
         meters: Meters,
         log: Callable[..., None],
-        reserve: Reserve | None = None,
         apps: Mapping[str, AppSettings] | None = None,
         n_seq: int = 0,
     ) -> None:
@@ -54,7 +52,7 @@ class Sessions:
         registry = Registry()
         self.live = registry.live
         self.ends = Ends(registry, meters, log)
-        self.prompts = Prompts(self.ends, log, reserve)
+        self.prompts = Prompts(self.ends, log)
         self.rows = Rows(self.services, self.prompts, self.ends, meters, max_tokens)
         self.reader = Reader(self.rows, self.ends, meters, log)
         self._registry = registry

@@ -19,7 +19,6 @@ from umaserve.model_settings import ModelSettings
 from umaserve.models import needs as memory
 from umaserve.models.needs import gib
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_PROTO_003, ProtocolError
-from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_start import fits_beside
@@ -48,14 +47,13 @@ class EngineSet:
     def __init__(
         self,
         config: Config, sessions: Sessions, meters: Meters, log: Callable[..., None],
-        command: Sequence[str] | None = None, reserve: Reserve | None = None,
+        command: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.sessions = sessions
-        self.reserve = reserve or Reserve()
         command = tuple(command or ENGINE_COMMAND)
         self._machine = Machine(
-            sessions, meters, log, self._make_room, self._fits, command, self.reserve, LoopLock()
+            sessions, meters, log, self._make_room, self._fits, command, LoopLock()
         )
         self._log = log
         self._room = trio.Lock()  # one model at a time finds out whether it fits
@@ -126,9 +124,10 @@ class EngineSet:
         """Start the default model with this file, and keep the models served until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await nursery.start(self.default.run, model)
+            for each in self.all:
+                each.nursery = nursery
+            await self.default.start(model)
             for each in self.all[1:]:
-                await nursery.start(each.run, None)
                 nursery.start_soon(each.learn_role)
             for each, settings in zip(self.all, self._settings, strict=True):
                 if settings.pin:
@@ -242,7 +241,7 @@ class EngineSet:
                 services.know(each.service, name)
                 return each.service
         self._add(service := services.add(name), ModelSettings(path, lora=()))
-        self.all[-1].attach(self._nursery)
+        self.all[-1].nursery = self._nursery
         self._nursery.start_soon(self.all[-1].learn_role)
         self._log("info", f"{name} is asked for: {path}")
         return service

@@ -12,7 +12,6 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.identity import ModelIdentity
 from umaserve.models.projector import projector_of
-from umaserve.server.engines.descriptors import Reserve
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_watch import watch_file
@@ -39,7 +38,6 @@ class Machine(NamedTuple):
     make_room: Callable[[ModelEngines, memory.ModelFile], Awaitable[None]]
     fits: Callable[[int], bool]  # whether so many bytes are free beside all engines
     command: Sequence[str]  # that starts an engine
-    reserve: Reserve
     loop_lock: LoopLock
 
 
@@ -125,7 +123,6 @@ class ModelEngines(abc.ABC):
             on_log=self.log,
             loop_lock=self._machine.loop_lock,
             hang_floor_s=self.config.hang_timeout_s,
-            reserve=self._machine.reserve,
             service=self.service.number,
         )
         engine.need_bytes = self.need_bytes

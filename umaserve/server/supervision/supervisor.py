@@ -9,7 +9,6 @@ again (`Replacements`).  A model may be *asleep*: it has no engine, and its next
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import trio
 
@@ -46,28 +45,14 @@ class Supervisor(ModelEngines):
 
     # --- start and end ----------------------------------------------------------------------------
 
-    async def run(
-        self, model: memory.ModelFile | None, *, task_status: Any = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Start the first engine, or sleep where ``model`` is ``None``; keep the model served until
-        cancelled."""
-        async with trio.open_nursery() as self.nursery:
-            if model is not None:
-                need = await self._need(model)
-                self.need_bytes = need.n_bytes
-                self.begin(start_message(self.config, model, self.service.given_role, need))
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def _need(self, model: memory.ModelFile) -> Need:
+    async def start(self, model: memory.ModelFile) -> None:
+        """Start the first engine of a model that does not wait for its first request."""
         try:
-            return await needs_of(model, self.config, self.service.given_role)
+            need = await needs_of(model, self.config, self.service.given_role)
         except GGUFError:  # of a file that goes with the model: the engine says why
-            return Need(0)
-
-    def attach(self, nursery: trio.Nursery) -> None:
-        """Sleep until a request comes, as `run` without a model does; run in a caller's nursery."""
-        self.nursery = nursery
+            need = Need(0)
+        self.need_bytes = need.n_bytes
+        self.begin(start_message(self.config, model, self.service.given_role, need))
 
     async def learn_role(self) -> None:
         """Find out from its file what a model that is not loaded is for."""

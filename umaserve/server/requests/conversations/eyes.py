@@ -21,7 +21,7 @@ import trio
 from umaserve.chat.process import ChatProcess, ProcessEnded
 from umaserve.eyes.answers import answer_of
 from umaserve.eyes.seen import Seen, SeenPictures
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.log.lines import trace
 from umaserve.wire import messages as m
 
@@ -74,9 +74,8 @@ class _Job:
 class Eyes:
     """The front's end of uma-eyes.  ``run`` is its whole life; the rest never blocks."""
 
-    def __init__(self, log: Callable[..., None], reserve: Reserve | None = None) -> None:
+    def __init__(self, log: Callable[..., None]) -> None:
         self._log = log
-        self._reserve = reserve or Reserve(0)
         self._seen = SeenPictures()
         self._jobs: deque[_Job] = deque()
         self._more = trio.Event()
@@ -197,7 +196,7 @@ class Eyes:
         if known in self._unusable:
             return self._unusable[known]
         await self._end()
-        with self._reserve.lent():
+        with RESERVE.lent():
             self._process = process = ChatProcess(
                 projector.program, projector.model, projector.path, str(projector.threads),
                 str(MAX_PIXELS), most_bytes=MAX_ANSWER_BYTES,

@@ -32,7 +32,7 @@ from umaserve.protocol import (
     ChatOptions,
     ProtocolError,
 )
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.queue.turns import NOBODY, Asker, Line, Turn, Turns
 from umaserve.system.process_stats import process_stats
@@ -92,7 +92,6 @@ class Question:
     ``body`` of ``None`` asks about the model alone.
     """
 
-    key: int
     turn: Turn
     model: ChatModel
     body: bytes | None
@@ -106,9 +105,8 @@ class ChatLayer:
     Questions wait in fair turns by who asks, interactive ones first.
     """
 
-    def __init__(self, log: Callable[..., None], reserve: Reserve | None = None) -> None:
+    def __init__(self, log: Callable[..., None]) -> None:
         self._log = log
-        self._reserve = reserve or Reserve(0)
         self._lines = tuple((Line[Question](), Turns()) for _ in range(2))  # by lane
         self._count = 0
         self._more = trio.Event()
@@ -134,7 +132,7 @@ class ChatLayer:
         line, turns = self._lines[lane]
         self._count += 1
         key, turn = self._count, turns.take(asker.program, app=asker.app)
-        line.add(key, turn, Question(key, turn, model, body, kind, done))
+        line.add(key, turn, Question(turn, model, body, kind, done))
         self._more.set()
 
         def forget() -> None:
@@ -256,7 +254,7 @@ class ChatLayer:
             return idle
         if idle is not None:
             idle.close()
-        with self._reserve.lent():
+        with RESERVE.lent():
             return ChatProcess(program)
 
     async def _give_back(self, work: _Work) -> None:

@@ -22,7 +22,6 @@ from umaserve.protocol.history import (
     left_out,
     marker_part,
     parts_with,
-    pictures_of,
     with_pictures,
 )
 from umaserve.server.engines.handle import EngineHandle
@@ -39,11 +38,6 @@ from umaserve.wire import messages as m
 APART = 'a request with "deterministic" reads text only'
 
 
-def needs_look(request: Request) -> bool:
-    """Whether it has pictures that were not encoded yet."""
-    return bool(pictures_of(request.message))
-
-
 def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
     """What encodes the pictures of a request, or why they are left out."""
     ready = engine.ready
@@ -57,11 +51,6 @@ def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
         max(ready.n_threads_batch, 1), ready.n_embd_input, ready.n_ubatch,
         NICE[request.lane] if ready.backend == "cpu" else NICE_BESIDE_A_DEVICE,
     )  # fmt: skip
-
-
-def data_of(request: Request) -> list[str]:
-    """The files of its pictures, in base64."""
-    return [part.data or "" for part in pictures_of(request.message)]
 
 
 def take(request: Request, outcomes: Sequence[Outcome]) -> None:

@@ -8,15 +8,13 @@ from typing import Any
 from umaserve.chat.questions import Abilities, Rendered
 from umaserve.protocol import E_PROTO_005, E_RUNTIME_001, ProtocolError
 from umaserve.protocol.chat import must_call
-from umaserve.server.engines.descriptors import Reserve
+from umaserve.protocol.history import ContentPart, pictures_of
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.eyes import Eyes
 from umaserve.server.requests.conversations.eyes import Outcome as EyesOutcome
 from umaserve.server.requests.conversations.layer import ChatLayer, Outcome, conversation
 from umaserve.server.requests.conversations.pictures import (
-    data_of,
     is_of_another,
-    needs_look,
     placed,
     projector_for,
     take,
@@ -40,12 +38,10 @@ class Prompts:
     ``eyes`` encodes pictures, before a prompt is made.
     """
 
-    def __init__(
-        self, ends: Ends, log: Callable[..., None], reserve: Reserve | None = None
-    ) -> None:
-        self.chat = ChatLayer(log, reserve)
-        self.replies = ChatLayer(log, reserve)
-        self.eyes = Eyes(log, reserve)
+    def __init__(self, ends: Ends, log: Callable[..., None]) -> None:
+        self.chat = ChatLayer(log)
+        self.replies = ChatLayer(log)
+        self.eyes = Eyes(log)
         self._ends = ends
         self._log = log
 
@@ -65,8 +61,8 @@ class Prompts:
 
         It is called too when its pictures are encoded, and the prompt is still to be made.
         """
-        if needs_look(request):
-            self._look(request, engine, then)
+        if pictures := pictures_of(request.message):
+            self._look(request, pictures, engine, then)
             return
         if is_of_another(request, engine):
             self._ends.refuse([request], E_RUNTIME_001, OTHER_MODEL)
@@ -84,10 +80,11 @@ class Prompts:
         ))  # fmt: skip
 
     def _look(
-        self, request: Request, engine: EngineHandle, then: Callable[[Request], None]
-    ) -> None:
+        self, request: Request, pictures: Sequence[ContentPart], engine: EngineHandle,
+        then: Callable[[Request], None],
+    ) -> None:  # fmt: skip
         """Have its pictures encoded, or put in words at once where the model reads none."""
-        projector, data = projector_for(request, engine), data_of(request)
+        projector, data = projector_for(request, engine), [each.data or "" for each in pictures]
 
         def use(outcomes: Sequence[EyesOutcome]) -> None:
             try:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from umaserve.metrics import quantile
+from umaserve.metrics.window import quantile
 
 MOST = 64  # programs; then the longest unused goes
 NEWEST = 1024  # times between tokens that a p95 is taken over

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from umaserve.metrics import CapSlices, Histogram, Window
-from umaserve.metrics.window import ROW_BOUNDS
+from umaserve.metrics.slices import CapSlices
+from umaserve.metrics.window import ROW_BOUNDS, Histogram, Window
 from umaserve.server.requests.meters.apps import Apps
 from umaserve.server.requests.meters.recent_errors import Client, RecentErrors
 from umaserve.server.requests.meters.recent_requests import RecentRequests
@@ -110,7 +110,6 @@ class Meters:
         self.slo_ttft_total = 0
         self.slo_tbt_total = 0
         self.restarts_total = 0
-        self.missed_ticks_total = 0  # overwritten in the ring before they were read
         self.recent = self._former = Recent()  # of the default model, and of the one before it
         self._others: dict[int, Recent] = {}  # of other models, by the number of their `Service`
         self._model = ""
@@ -256,7 +255,6 @@ class Meters:
         self.settle()
         recent = self._recent_of(engine)
         start = max(at, end - TICK_RING)
-        self.missed_ticks_total += start - at
         rows = ticks.take(range(start, end), mode="wrap").tolist()  # one by one takes longer
         for i, values in enumerate(rows, start):
             row = TickRow(*values)

@@ -93,12 +93,9 @@ def read_row(request: Request, engine: EngineHandle) -> tuple[int, bool, int | N
         # the token that ended it is none of the answer, but a stop string may have its name
         if request.assembler.matches:
             request.end_name = engine.pieces.hidden(token)
-    if reason == t.REASON_STOP and request.rated is not None and request.sampling.logprobs >= 0:
-        # whoever has the prompt's tokens rated counts on one for each that was sampled
-        request.end_rated = (
-            token := int(table.tokens[slot, end]),
-            _rated(request, engine, token, end),
-        )
+        if request.rated is not None and request.sampling.logprobs >= 0:
+            # whoever has the prompt's tokens rated counts on one for each that was sampled
+            request.end_rated = (token, _rated(request, engine, token, end))
     return read, stopped, reason
 
 
@@ -152,11 +149,10 @@ def _is_last(request: Request, engine: EngineHandle) -> bool:
 
 def tell_begin(request: Request, table: t.SessionTable) -> None:
     """It has its sequence: note when and with what; say so where its client wants to know."""
-    if not request.admitted_ns:
-        request.admitted_ns = int(table.t_admit_ns[request.slot])
-        request.cached = int(table.cached[request.slot])
-        if request.message.begin:
-            request.sink.begun(request)
+    request.admitted_ns = int(table.t_admit_ns[request.slot])
+    request.cached = int(table.cached[request.slot])
+    if request.message.begin:
+        request.sink.begun(request)
 
 
 def tell_progress(request: Request, table: t.SessionTable) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from umaserve.protocol import E_RUNTIME_001
 from umaserve.server.engines.handle import EngineHandle
@@ -21,6 +21,7 @@ from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request, Sink
+from umaserve.server.requests.rows import Rows
 from umaserve.server.requests.tokens.delivery import (
     advance,
     may_end,
@@ -42,22 +43,10 @@ REASONS = {
 }
 
 
-class RowKeeper(Protocol):
-    """Part of `Rows` that a reader needs."""
-
-    def accept(self, engine: EngineHandle, request: Request) -> None: ...
-
-    def free(self, request: Request, *, release: bool) -> None: ...
-
-    def pump(self, engine: EngineHandle) -> None: ...
-
-
 class Reader:
     """The only reader of rows, for the loop and for the engines' threads."""
 
-    def __init__(
-        self, rows: RowKeeper, ends: Ends, meters: Meters, log: Callable[..., None]
-    ) -> None:
+    def __init__(self, rows: Rows, ends: Ends, meters: Meters, log: Callable[..., None]) -> None:
         self._rows = rows
         self._ends = ends
         self._meters = meters

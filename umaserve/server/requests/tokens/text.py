@@ -23,8 +23,6 @@ import codecs
 from collections import deque
 from collections.abc import Callable, Iterable
 
-_utf8 = codecs.getincrementaldecoder("utf-8")
-
 
 def prefix_function(pattern: str) -> list[int]:
     """For every prefix of ``pattern``, the length of its longest proper border."""
@@ -68,13 +66,12 @@ class _Follower:
 class TextAssembler:
     """Text of one request, from the bytes of its tokens.
 
-    ``stops`` are the stop strings, as text or as UTF-8 bytes; empty ones are ignored.
+    ``stops`` are the stop strings; empty ones are ignored.
     """
 
-    def __init__(self, stops: Iterable[bytes | str] = ()) -> None:
-        texts = (s if isinstance(s, str) else s.decode("utf-8", "replace") for s in stops)
-        self._followers = [_Follower(text) for text in dict.fromkeys(texts) if text]
-        self._decoder = _utf8(errors="replace")
+    def __init__(self, stops: Iterable[str] = ()) -> None:
+        self._followers = [_Follower(text) for text in dict.fromkeys(stops) if text]
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._names = _Names()
         self.stopped = False

@@ -7,7 +7,7 @@ refused at once has the status of an error.  From then on there is a ping at lea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -30,34 +30,43 @@ SSE_COMMENT = b": \n\n"
 Headers = dict[str, str]
 
 
-class Translator(Protocol):
-    """Events of the daemon to bytes of one family's stream."""
+class Translator:
+    """Base class of events of the daemon to bytes of one family's stream."""
 
-    @property
-    def content_type(self) -> str:
-        """The stream's media type."""
+    content_type = EVENT_STREAM
 
     @property
     def ping(self) -> bytes:
         """Bytes that keep the stream alive and add nothing to the answer."""
+        return SSE_COMMENT
 
     def begin(self) -> bytes:
-        """Before the first event."""
+        """Return the bytes before the first event."""
+        return b""
 
     def begun(self, number: int, begin: Event) -> None:
-        """The ``begin`` of the request with that number, before its other events."""
+        """Take the ``begin`` of the request with that number, before its other events."""
 
     def feed(self, number: int, event: Event) -> bytes:
-        """A ``token``, ``delta`` or ``eos`` of the request with that number.
+        """Translate a ``token``, ``delta`` or ``eos`` of the request with that number.
 
-        What else the request asked to hear comes too.
+        Other events come too, where the request asked for them.
         """
+        raise NotImplementedError
 
     def fail(self, refusal: Refusal) -> bytes:
-        """Instead of all that would come; ``end`` is not called then."""
+        """Translate an error, which ends the stream; ``end`` is not called then."""
+        raise NotImplementedError
 
     def end(self) -> bytes:
-        """After the last event."""
+        """Return the bytes after the last event."""
+        return b""
+
+
+def sse(told: dict[str, Any], name: str = "") -> bytes:
+    """Return a server-sent event; the value of its field ``name`` is the event's type too."""
+    kind = b"event: %b\n" % told[name].encode() if name else b""
+    return b"%bdata: %b\n\n" % (kind, encode(told))
 
 
 def link_of(request: Request) -> Link:

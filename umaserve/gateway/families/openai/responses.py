@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
+from umaserve.gateway.daemon.refusal import Refusal, not_there, openai_error, wrong
 from umaserve.gateway.families.openai.items import (
     ITEM,
     TOOL,
@@ -24,10 +24,11 @@ from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.families.openai.shapes import COUNTED
 from umaserve.gateway.translate.answering import (
-    EVENT_STREAM,
+    Translator,
     cache_header,
     json_response,
     link_of,
+    sse,
     stream,
     whole,
 )
@@ -126,10 +127,8 @@ def _check(body: dict[str, Any]) -> None:
             raise not_there(f'"{name}"')
 
 
-class _Response:
+class _Response(Translator):
     """A response, whole or as a stream of numbered events."""
-
-    content_type = EVENT_STREAM
 
     def __init__(
         self,
@@ -199,9 +198,6 @@ class _Response:
         told["prompt_progress"] = running.progress()
         return [told | ({"timings": running.timings()} if self._per_token else {})]
 
-    def end(self) -> bytes:
-        return b""
-
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error(refusal)["error"]
         told = {name: error[name] for name in _TOLD_ERROR if name in error}
@@ -209,12 +205,11 @@ class _Response:
         return self._events([{"type": "response.failed", "response": failed}])
 
     def _events(self, events: list[dict[str, Any]]) -> bytes:
-        parts = []
+        out = b""
         for event in events:
-            told = encode({**event, "sequence_number": self._number})
-            parts.append(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), told))
+            out += sse({**event, "sequence_number": self._number}, "type")
             self._number += 1
-        return b"".join(parts)
+        return out
 
     def _ended(self, end: Event) -> dict[str, Any]:
         told = self._whole(end)

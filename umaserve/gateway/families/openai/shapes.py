@@ -10,7 +10,7 @@ from typing import Any
 import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
-from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
+from umaserve.gateway.translate.answering import Translator, sse
 from umaserve.gateway.translate.body import flag_of, object_of
 from umaserve.gateway.translate.choices import MAX_CHOICES
 from umaserve.gateway.translate.rated import entry_of, finite, is_text, own_text
@@ -145,11 +145,9 @@ def metadata_field(value: Any) -> dict[str, Any]:
     return {} if value is None else {"metadata": value}
 
 
-class Chunks:
+class Chunks(Translator):
     """The common half of OpenAI's streams."""
 
-    content_type = EVENT_STREAM
-    ping = SSE_COMMENT
     nothing = b""  # the fields of a choice that adds nothing
 
     def __init__(self, head: dict[str, Any], choices: int, body: dict[str, Any]) -> None:
@@ -159,9 +157,6 @@ class Chunks:
         self._running: dict[int, Running] = {}
         self._per_token = flag_of(body, "timings_per_token")
         self._progress = flag_of(body, "return_progress")
-
-    def begin(self) -> bytes:
-        return b""
 
     def begun(self, number: int, begin: Event) -> None:
         if not self._head["model"]:  # it was not there yet when the request came
@@ -189,7 +184,7 @@ class Chunks:
         return b""
 
     def fail(self, refusal: Refusal) -> bytes:
-        return b"data: " + encode(openai_error(refusal)) + b"\n\n"
+        return sse(openai_error(refusal))
 
     def end(self) -> bytes:
         if not self._with_usage:

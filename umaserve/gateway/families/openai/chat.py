@@ -121,26 +121,16 @@ class _ChatChunks(Chunks):
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self._begun = [False] * choices
         self._with_logprobs = "logprobs" in message
-        self._has_extras = self._with_logprobs or self._per_token
-        self._plain = not takes_deltas and not self._has_extras
 
     def begun(self, number: int, begin: Event) -> None:
         super().begun(number, begin)
         self._pieces[number].takes_deltas = begin.deltas
-        self._plain = not begin.deltas and not self._has_extras
 
     def feed(self, number: int, event: Event) -> bytes:
         out = b"" if self._begun[number] else self._first(number)
         out += self._timed(number, event)
         if event.event in ("begin", "progress"):
             return out
-        if self._plain and event.event == "token":  # most of all chunks
-            if not event.text:
-                return out
-            return out + self._chunk(
-                b'"choices":[{"index":%d,"delta":{"content":%b},"finish_reason":null}]'
-                % (number, encode(event.text))
-            )
         if event.event == "token" and self._with_logprobs:
             self._tokens[number].append(token_of(event))
         piece = self._pieces[number].of(event)

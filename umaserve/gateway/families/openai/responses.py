@@ -43,7 +43,7 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.parts import Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
@@ -150,11 +150,7 @@ class _Response(Translator):
         """All at once."""
         self._body["model"] = self._body["model"] or end.model
         answer = answer_of(end)
-        calls = [
-            {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
-            for index, call in enumerate(answer.calls)
-        ]
-        self._output.take(Piece(answer.text, answer.reasoning, calls))
+        self._output.take(answer.piece())
         self._output.finish(end.reason == "length", answer.calls)
         return self._ended(end)
 

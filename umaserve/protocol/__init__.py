@@ -46,7 +46,6 @@ from umaserve.protocol.events import (
     progress_event,
     prompt_logprobs_event,
     rated_fields,
-    token_event,
 )
 from umaserve.protocol.frames import (
     FrameDecoder,
@@ -88,5 +87,5 @@ __all__ = [
     "SetPriority", "Timings", "TokenEncoder", "TokenizeRequest", "TopLogprob", "Unload", "Usage",
     "admin_event", "begin_event", "delta_event", "echo_event", "encode_frame", "eos_event",
     "error_event", "frame", "parse_message", "progress_event", "prompt_logprobs_event",
-    "rated_fields", "token_event",
+    "rated_fields",
 ]  # fmt: skip

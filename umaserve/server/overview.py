@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 import umaserve
-from umaserve.server.clients.limits import Limits
 from umaserve.server.figures.machine import MachineUse
 from umaserve.server.figures.recent_gaps import RecentGaps
 from umaserve.server.figures.session_rows import session_rows
@@ -20,6 +19,7 @@ from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
     from umaserve.config import Config
+    from umaserve.protocol import Limits
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.figures.scorecard import Scorecard
     from umaserve.server.log.lines import Log

@@ -7,7 +7,7 @@ from typing import Any
 
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of, whole_of
-from umaserve.gateway.translate.pictures import picture_part
+from umaserve.gateway.translate.pictures import Part, picture_part, text_part
 from umaserve.protocol.constraint import NAMES as CONSTRAINTS
 from umaserve.protocol.tables.chat_fields import MAX_BUDGET, PICTURES
 from umaserve.protocol.tables.chat_fields import TEMPLATE as TEMPLATE_FIELDS
@@ -46,7 +46,6 @@ def _as_function(call: dict[str, Any]) -> dict[str, Any]:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-Part = dict[str, Any]
 Content = str | list[Part]
 
 
@@ -58,10 +57,11 @@ def content_of(content: Any, name: str) -> Content:
         return content
     if not isinstance(content, list) or not all(isinstance(part, dict | str) for part in content):
         raise wrong(name, "be a string or a list of parts")
-    return [_part(part, name) for part in content]
+    return [part_of(part, name) for part in content]
 
 
-def _part(part: dict[str, Any] | str, name: str) -> Part:
+def part_of(part: dict[str, Any] | str, name: str) -> Part:
+    """A part of a content as the socket takes it.  Raises ``Refusal``."""
     if isinstance(part, str):
         return text_part(part)
     kind = part.get("type")
@@ -73,11 +73,6 @@ def _part(part: dict[str, Any] | str, name: str) -> Part:
     if text is not None and not isinstance(text, str):
         raise wrong(f"{name}[].text", "be a string")
     return text_part(text or "")
-
-
-def text_part(text: str) -> Part:
-    """A part that the model reads."""
-    return {"type": "text", "text": text}
 
 
 def unread_part(kind: Any) -> Part:

@@ -102,15 +102,11 @@ class Exchange:
                     rated.setdefault(number, []).extend(event.logprobs or ())
                 if event.event == "eos":
                     event.rated = rated.get(number)
-                    ends[number] = self._with_begin(number, event)
+                    if (begun := self.begun.get(number)) is not None:
+                        event.lane, event.lane_reason = begun.lane, begun.lane_reason
+                        event.model = begun.model
+                    ends[number] = event
         return [ends[number] for number in range(len(self._ids))]
-
-    def _with_begin(self, number: int, end: Event) -> Event:
-        begun = self.begun.get(number)
-        if begun is not None:
-            end.lane, end.lane_reason = begun.lane, begun.lane_reason
-            end.model = begun.model
-        return end
 
     def leave(self) -> None:
         """Nobody wants the events any more."""

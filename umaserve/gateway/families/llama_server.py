@@ -23,7 +23,7 @@ from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_o
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
+from umaserve.gateway.translate.gap import OTHER_FILE
 from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
@@ -47,7 +47,7 @@ async def infill(request: Request) -> Response:
     body = await read_request(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
     chunks = [
-        Chunk(_extra_text(each), text_of(each, "filename", OTHER_FILE))
+        (text_of(each, "filename", OTHER_FILE), _extra_text(each))
         for each in objects_of(body, "input_extra")
     ]
     link, model = link_of(request), await loaded_model(request)

@@ -18,7 +18,8 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.exchange import Exchange, Numbered
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
-from umaserve.gateway.translate.bias import with_bias_of_texts
+from umaserve.gateway.translate.prompts import tokens_of_each
+from umaserve.protocol.tables.settings import MAX_LOGIT_BIAS
 
 HOLD_S = 2.0
 PING_S = 5.0
@@ -120,7 +121,7 @@ async def whole(
     """The end of each request.  Raises ``Refusal``."""
     exchange = Exchange(link_of(request))
     try:
-        for message in await with_bias_of_texts(link_of(request), messages):
+        for message in await _with_bias_of_texts(link_of(request), messages):
             await exchange.begin({**message, "stream": False}, trim)
         return await exchange.whole()
     finally:
@@ -138,7 +139,7 @@ async def stream(
     """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once."""
     exchange = Exchange(link_of(request))
     try:
-        for message in await with_bias_of_texts(link_of(request), messages):
+        for message in await _with_bias_of_texts(link_of(request), messages):
             await exchange.begin(message, trim)
         first = await exchange.next(HOLD_S)
         if first and first[0][1].event == "error":
@@ -148,6 +149,34 @@ async def stream(
         raise
     headers = headers | cache_header(exchange.begun.values())
     return _Stream(exchange, first, translator, headers)
+
+
+async def _with_bias_of_texts(link: Link, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``messages`` of one request, with token ids where ``logit_bias`` has texts.
+
+    The tokens of each text get its bias, as llama-server does it.  The daemon refuses what is
+    malformed.
+    """
+    given = messages[0].get("logit_bias")
+    pairs = [*given.items()] if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or len(pairs) > MAX_LOGIT_BIAS:
+        return messages
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        return messages
+    texts = [text for text, _ in pairs if isinstance(text, str) and not _is_id(text)]
+    if not texts:
+        return messages
+    known = dict(zip(texts, await tokens_of_each(link, texts), strict=True))
+    found = [
+        [token, bias]
+        for name, bias in pairs
+        for token in (known[name] if isinstance(name, str) and name in known else [name])
+    ]
+    return [{**message, "logit_bias": found} for message in messages]
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 class _Stream(Response):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.support.fixtures.untimed import untimed
 from umaserve.protocol import (
-    ERRORS,
     Beginning,
     Ending,
     FrameDecoder,
@@ -127,8 +126,3 @@ def test_error_and_admin_events():
     assert unframe(error_event("a", "E_LIMIT_002", "m"))["id"] == "a"
     assert unframe(admin_event("pong")) == {"event": "pong"}
     assert unframe(admin_event("pong", "p", extra=1)) == {"id": "p", "event": "pong", "extra": 1}
-
-
-def test_which_errors_close():
-    closing = {code for code, row in ERRORS.items() if row.closes}
-    assert closing == {"E_PROTO_001", "E_PROTO_002", "E_LIMIT_004", "E_IO_001"}

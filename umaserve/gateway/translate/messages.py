@@ -207,10 +207,6 @@ def wants_deltas(message: Mapping[str, Any]) -> bool:
 def tool_call(call: dict[str, Any]) -> tuple[str, str, str]:
     """Id, name and arguments of a call in a whole message."""
     function = call.get("function") or call
-    return str(call.get("id") or ""), str(function.get("name") or ""), arguments_of(function)
-
-
-def arguments_of(function: dict[str, Any]) -> str:
-    """The arguments as text, however they are written."""
     value = function.get("arguments")
-    return value if isinstance(value, str) else encode(value or {}).decode()
+    arguments = value if isinstance(value, str) else encode(value or {}).decode()
+    return str(call.get("id") or ""), str(function.get("name") or ""), arguments

@@ -137,7 +137,7 @@ class _ChatChunks(Chunks):
         if piece or (self._with_logprobs and self._tokens[number] and event.event != "delta"):
             out += self._delta(number, piece)
         if event.event == "eos":
-            out += self._last(number, event)
+            out += self._choice(number, {}, finish_reason(event), event)
         return out
 
     def _first(self, number: int) -> bytes:
@@ -156,10 +156,6 @@ class _ChatChunks(Chunks):
             delta["tool_calls"] = [_call_delta(call) for call in piece.calls]
         return self._choice(number, delta, None)
 
-    def _last(self, number: int, event: Event) -> bytes:
-        self._ends[number] = event
-        return self._choice(number, {}, finish_reason(event), event)
-
     def _choice(
         self, number: int, delta: dict[str, Any], reason: str | None, end: Event | None = None
     ) -> bytes:
@@ -167,11 +163,7 @@ class _ChatChunks(Chunks):
         if self._with_logprobs and self._tokens[number]:
             choice["logprobs"] = chat_logprobs(self._tokens[number])
             self._tokens[number] = []
-        told = self._timings(number, end)
-        if end is not None:
-            more = unread_field(end) | metadata_field(end.metadata)
-            told += b"," + encode(more)[1:-1] if more else b""
-        return self._chunk(b'"choices":[%b]%b' % (encode(choice), told))
+        return self._chunk(b'"choices":[%b]%b' % (encode(choice), self._tail(number, end)))
 
 
 def _call_delta(call: dict[str, Any]) -> dict[str, Any]:

@@ -114,17 +114,13 @@ class Exchange:
         self.cancel()
         self._wake()
 
-    def cancel(self, number: int | None = None) -> None:
-        """End what runs at its next token, or that one request; of all, nothing more comes."""
-        if number is None:
-            self._files.forget()
-        for id, connection in list(self._running.items()):
-            if number is None:
-                connection.requests.pop(id, None)
-                del self._running[id]
-            elif id != self._ids[number]:
-                continue
+    def cancel(self) -> None:
+        """End what runs at its next token; nothing more comes."""
+        self._files.forget()
+        for id, connection in self._running.items():
+            connection.requests.pop(id, None)
             connection.send({"type": "cancel", "id": id})
+        self._running.clear()
 
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():

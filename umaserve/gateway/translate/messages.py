@@ -21,16 +21,16 @@ TEMPLATE = tuple(field.name for field in TEMPLATE_FIELDS)
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def chat_messages(body: dict[str, Any], name: str = "messages") -> list[dict[str, Any]]:
+def chat_messages(body: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages, with texts for contents; ``null`` is an empty one.  Raises ``Refusal``."""
-    messages = objects_of(body, name)
+    messages = objects_of(body, "messages")
     if not messages:
-        raise wrong(name, "be a list of at least one message")
-    return [_message(message, name) for message in messages]
+        raise wrong("messages", "be a list of at least one message")
+    return [_message(message) for message in messages]
 
 
-def _message(message: dict[str, Any], name: str) -> dict[str, Any]:
-    message = {**message, "content": content_of(message.get("content"), f"{name}[].content")}
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    message = {**message, "content": content_of(message.get("content"), "messages[].content")}
     if message.get("tool_calls"):
         calls = objects_of(message, "tool_calls")
         message["tool_calls"] = [_as_function(call) for call in calls]

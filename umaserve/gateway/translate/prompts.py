@@ -77,12 +77,9 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-async def tokens_of(
-    link: Link, text: str, *, add_special: bool = False, parse_special: bool = True
-) -> list[int]:
+async def tokens_of(link: Link, text: str, *, add_special: bool = False) -> list[int]:
     """Token ids of a text."""
-    options = {"add_special": add_special, "parse_special": parse_special}
-    (found,) = await tokens_of_each(link, [text], **options)
+    (found,) = await tokens_of_each(link, [text], add_special=add_special)
     return found
 
 

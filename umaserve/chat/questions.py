@@ -156,9 +156,6 @@ Answer = Rendered | Parsed | Abilities | Refusal
 Kind = type[Rendered] | type[Parsed] | type[Abilities]
 
 _refusal = msgspec.json.Decoder(Refusal).decode
-_decode: dict[Kind, Any] = {
-    kind: msgspec.json.Decoder(kind).decode for kind in (Rendered, Parsed, Abilities)
-}
 
 
 def answer_of(body: bytes, kind: Kind) -> Answer:
@@ -166,7 +163,7 @@ def answer_of(body: bytes, kind: Kind) -> Answer:
     refusal = _refusal(body)
     if refusal.refused is not None or refusal.failed is not None:
         return refusal
-    return _decode[kind](body)
+    return msgspec.json.decode(body, type=kind)
 
 
 _OPTIONS = (

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from umaserve.protocol.tables import chat_fields, constraint_fields, settings
+from umaserve.protocol.tables import chat_fields, settings
 from umaserve.protocol.tables.field import Field
 from umaserve.protocol.tables.fields import GENERATE_FIELDS
 
@@ -36,7 +36,7 @@ JSON = {
 
 def tables() -> list[tuple[Field, ...]]:
     """The page's tables, in its order."""
-    chat, bound = chat_fields.OPTIONS, constraint_fields.FIELDS
+    chat, bound = chat_fields.OPTIONS, settings.CONSTRAINTS
     sampling, handling = settings.SAMPLING, settings.HANDLING
     apart = (*chat, *bound, *sampling, *handling)
     others = tuple(field for field in GENERATE_FIELDS if field not in apart)

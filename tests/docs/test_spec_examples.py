@@ -18,11 +18,11 @@ from umaserve.protocol import (
     Ending,
     Limits,
     Timings,
+    TokenEncoder,
     Usage,
     eos_event,
     error_event,
     parse_message,
-    token_event,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,7 +137,7 @@ def test_the_events_of_the_tracker() -> None:
     lines = (SPEC / "tracker_events.jsonl").read_text().splitlines()
     said = {event["event"]: event for event in map(json.loads, lines)}
     ours = [
-        token_event("...", "...", 123),
+        TokenEncoder("...")("...", 123),
         error_event("...", "E_MODEL_001", "..."),
         *(
             eos_event("...", Ending(reason=reason, usage=Usage(), timings=Timings()))

@@ -18,6 +18,7 @@ from umaserve.protocol import (
     Ending,
     Rated,
     Timings,
+    TokenEncoder,
     TopLogprob,
     Usage,
     admin_event,
@@ -26,7 +27,6 @@ from umaserve.protocol import (
     eos_event,
     error_event,
     prompt_logprobs_event,
-    token_event,
 )
 
 
@@ -36,11 +36,12 @@ def router(*streams: str) -> Router:
     return made
 
 
+RATED = Rated("ü", "ü".encode(), -0.5, [TopLogprob(1, "ü", b"\xc3", -0.5)])
 TRAFFIC = [
-    token_event("a", "ü😀", 1, Rated("ü", "ü".encode(), -0.5, [TopLogprob(1, "ü", b"\xc3", -0.5)])),
-    token_event("b", "", 2),
+    TokenEncoder("a")("ü😀", 1, RATED),
+    TokenEncoder("b")("", 2),
     admin_event("pong", "p"),
-    token_event("given up", "x", 3),
+    TokenEncoder("given up")("x", 3),
     error_event("b", "E_RUNTIME_001", "m"),
     eos_event("b", Ending(reason="error", usage=Usage(), timings=Timings())),
     eos_event(

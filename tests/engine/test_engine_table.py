@@ -84,13 +84,15 @@ def test_a_mapping_that_is_too_small_is_refused():
         os.close(fd)
 
 
+def stored(texts):
+    offsets = np.cumsum([0] + [len(text) for text in texts]).astype(np.int32)
+    return offsets, np.frombuffer(b"".join(texts), np.uint8)
+
+
 def test_pieces_come_back_as_they_went_in():
     fd = shared_file(PIECE_BYTES)
     pieces = [b"", b"hello", b"\xf0\x9f", b"\x98\x80", b""]
-    offsets = np.cumsum([0] + [len(p) for p in pieces]).astype(np.int32)
-    writer = PieceTable(fd, len(pieces))
-    used = writer.write(offsets, np.frombuffer(b"".join(pieces), np.uint8))
-    assert used == 4 * 6 + 9
+    PieceTable(fd, len(pieces)).write(stored(pieces), stored([b""] * 5))
     reader = PieceTable(fd, len(pieces))
     os.close(fd)
     assert [reader.piece(i) for i in range(5)] == pieces
@@ -101,22 +103,15 @@ def test_pieces_come_back_as_they_went_in():
 def test_names_of_tokens_without_text_lie_behind_the_texts():
     fd = shared_file(PIECE_BYTES)
     pieces, names = [b"", b"abc", b"", b"de"], [b"<s>", b"", b"<|end|>", b""]
-
-    def offsets(texts):
-        return np.cumsum([0] + [len(text) for text in texts]).astype(np.int32)
-
-    def joined(texts):
-        return np.frombuffer(b"".join(texts), np.uint8)
-
     writer = PieceTable(fd, 4)
-    assert writer.write(offsets(pieces), joined(pieces)) == 4 * 5 + 5
-    assert writer.write_hidden(offsets(names), joined(names)) == 28 + 4 * 5 + 10
+    writer.write(stored(pieces), stored(names))
     reader = PieceTable(fd, 4)
     assert [reader.piece(i) for i in range(4)] == pieces
     assert [reader.hidden(i) for i in range(4)] == names
+    assert reader.names() == ("<s>", "<|end|>")
     long = np.array([0, 0, 0, 0, PIECE_BYTES], np.int32)
     with pytest.raises(ValueError, match="bytes"):
-        writer.write_hidden(long, np.zeros(PIECE_BYTES, np.uint8))
+        writer.write(stored(pieces), (long, np.zeros(PIECE_BYTES, np.uint8)))
     os.close(fd)
 
 

@@ -25,7 +25,7 @@ from umaserve.protocol import (
     Render,
     parse_message,
 )
-from umaserve.protocol.tables import chat_fields, constraint_fields, settings
+from umaserve.protocol.tables import chat_fields, settings
 
 SAMPLING: dict[str, Any] = {
     "temperature": 0.3, "top_p": 0.5, "top_k": 7, "min_p": 0.2, "typical_p": 0.6, "seed": 11,
@@ -127,7 +127,7 @@ def test_no_field_is_left_out() -> None:
         (SAMPLING, settings.SAMPLING),
         (HANDLING, settings.HANDLING),
         (TEMPLATE, chat_fields.TEMPLATE),
-        ([name for each in CONSTRAINTS for name in each], constraint_fields.FIELDS),
+        ([name for each in CONSTRAINTS for name in each], settings.CONSTRAINTS),
     ):
         assert set(given) == {field.name for field in table}
 

@@ -8,7 +8,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umaserve.protocol import FrameDecoder, frame
+from umaserve.protocol.frames import FrameDecoder, frame
 from umaserve.server.clients.outbox import Outbox
 
 LIMIT = 50_000

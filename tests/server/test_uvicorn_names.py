@@ -17,8 +17,7 @@ from uvicorn.protocols.http import httptools_impl
 
 PROJECT = tomli.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
 METHODS = {
-    uvicorn.Server: ("main_loop", "on_tick", "handle_exit", "startup", "shutdown",
-                     "capture_signals"),
+    uvicorn.Server: ("main_loop", "on_tick", "startup", "shutdown", "capture_signals"),
     httptools_impl.HttpToolsProtocol: (
         "_start_asgi_task", "_unset_keepalive_if_required", "timeout_keep_alive_handler",
         "on_message_begin", "on_headers_complete", "on_body", "on_response_complete",

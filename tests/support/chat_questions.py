@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -63,11 +64,12 @@ def conversation(messages: list[dict[str, Any]], **options: Any) -> bytes:
         "thinking": None,
         "chat_template_kwargs": {},
         "continue_final_message": False,
+        "bound": False,
         **options,
     }
     for name in ("tools", "chat_template_kwargs"):
         given[name] = msgspec.Raw(json.dumps(given[name]).encode())
-    return questions.render(messages, spans=True, **given)
+    return questions.render(messages, SimpleNamespace(**given), spans=True)
 
 
 def said(text: str) -> bytes:

@@ -161,7 +161,8 @@ class Engine:
 
         pieces = t.PieceTable(self.pieces_fd, 257)
         offsets = np.array([*range(257), 256], np.int32)
-        pieces.write(offsets, np.arange(256, dtype=np.uint8))
+        none = np.zeros(258, np.int32), np.empty(0, np.uint8)
+        pieces.write((offsets, np.arange(256, dtype=np.uint8)), none)
         self.table.header.cells_total = n_ctx = self.start.n_ctx or self.start.positions
         build = select()
         self.send(

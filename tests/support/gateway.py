@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
+import uvloop
+
 from umaserve.gateway.keys import Key, Keys
-from umaserve.gateway.process import run
+from umaserve.gateway.process import serve
 from umaserve.gateway.settings import Settings
 
 
@@ -37,11 +39,11 @@ def gateway(daemon_socket: str = "/nowhere/uma.sock", **settings: Any) -> Iterat
         told = Settings(daemon_socket, **settings)
         sockets = [socket.socket(fileno=bound.detach())]
 
-        def serve() -> None:
+        def run() -> None:
             say = lambda level, text: lines.append(f"{level} {text}")  # noqa: E731
-            run(told, keys, sockets, say, ready)
+            uvloop.run(serve(told, keys, sockets, say, ready))
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=run)
         thread.start()
         try:
             assert started.wait(60)

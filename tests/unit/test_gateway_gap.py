@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from umaserve.gateway.daemon.refusal import Refusal
-from umaserve.gateway.translate.gap import Chunk, infill, with_gap
+from umaserve.gateway.translate.gap import OTHER_FILE, infill, with_gap
 
 MODEL = {"n_batch": 512, "n_ctx": 4096, "n_ctx_train": 4096}
 GAP = {"prefix": 1001, "suffix": 1002, "middle": 1003}
@@ -61,7 +61,7 @@ def test_marks_in_a_text_stay_text() -> None:
 
 
 def test_other_files() -> None:
-    chunks = [Chunk("x = 1\n", "a.py"), Chunk("y = 2\n")]
+    chunks = [("a.py", "x = 1\n"), (OTHER_FILE, "y = 2\n")]
     named = {**GAP, "repo": 1004, "file": 1005, "bos": 1009}
     assert run("def f(", ")", chunks, "n", gap=named) == [
         1004, "myproject\n", 1005, "a.py\nx = 1\n", 1005, "tmp\ny = 2\n", 1005, "filename\n",
@@ -76,7 +76,7 @@ def test_other_files() -> None:
 def test_texts_that_are_long_are_cut() -> None:
     room = {"n_batch": 16, "n_ctx": 24, "n_ctx_train": 0}
     before, behind = "abcdefghijklmnop", "ABCDEFGH"
-    found = run(before, behind, [Chunk("0123456789" * 2)], "!", gap=GAP, **room)
+    found = run(before, behind, [(OTHER_FILE, "0123456789" * 2)], "!", gap=GAP, **room)
     assert found == ["0123456789", 1001, before[-12:] + "!", 1002, behind[:1], 1003]
 
 
@@ -90,9 +90,9 @@ def test_a_model_without_tokens_for_a_gap() -> None:
 
 
 def test_of_more_chunks_than_the_context_holds_the_last_ones_are_asked_for() -> None:
-    chunks = [Chunk(f"{n:4}\n") for n in range(10_000)]
+    chunks = [(OTHER_FILE, f"{n:4}\n") for n in range(10_000)]
     found = run("a", "b", chunks, "", gap={**GAP, "file": 1005})
     assert 20 < found.count(1005) < 100  # of 1,000 bytes
     assert found[found.index("filename\n") - 2] == "tmp\n9999\n"
-    found = run("a", "b", [Chunk("")] * 10_000, "", gap={**GAP, "file": 1005})
+    found = run("a", "b", [(OTHER_FILE, "")] * 10_000, "", gap={**GAP, "file": 1005})
     assert 50 < found.count(1005) < 1_024

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from umaserve.protocol import Constraint, Generate, Limits, ProtocolError, parse_message
+from umaserve.protocol import Generate, Limits, ProtocolError, parse_message
+from umaserve.protocol.constraint import Constraint
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 CHAT = [{"role": "user", "content": "x"}]

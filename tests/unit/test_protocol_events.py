@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.support.fixtures.untimed import untimed
 from umaserve.protocol import (
-    ERRORS,
     Beginning,
     Ending,
     FrameDecoder,
@@ -27,7 +26,6 @@ from umaserve.protocol import (
     echo_event,
     eos_event,
     error_event,
-    token_event,
 )
 
 
@@ -39,7 +37,7 @@ def unframe(data: bytes) -> dict:
 @untimed
 @given(st.text(min_size=1), st.text(), st.integers(0, 2**31 - 1))
 def test_token_events_say_what_json_would(id, text, token):
-    assert unframe(token_event(id, text, token)) == {
+    assert unframe(TokenEncoder(id)(text, token)) == {
         "id": id,
         "event": "token",
         "text": text,
@@ -56,7 +54,7 @@ def test_token_events_with_logprobs():
         {"token_id": 5, "text": "\ufffd", "bytes": [0xF0], "logprob": -0.25},
         {"token_id": 6, "text": '"', "bytes": [0x22], "logprob": None},
     ]
-    assert unframe(token_event("a", "x", 5, Rated("x", b"x", -1.0, [])))["top_logprobs"] == []
+    assert unframe(TokenEncoder("a")("x", 5, Rated("x", b"x", -1.0, [])))["top_logprobs"] == []
 
 
 def ended(reason: str, usage: Usage, **fields: Any) -> dict:
@@ -128,8 +126,3 @@ def test_error_and_admin_events():
     assert unframe(error_event("a", "E_LIMIT_002", "m"))["id"] == "a"
     assert unframe(admin_event("pong")) == {"event": "pong"}
     assert unframe(admin_event("pong", "p", extra=1)) == {"id": "p", "event": "pong", "extra": 1}
-
-
-def test_which_errors_close():
-    closing = {code for code, row in ERRORS.items() if row.closes}
-    assert closing == {"E_PROTO_001", "E_PROTO_002", "E_LIMIT_004", "E_IO_001"}

@@ -21,7 +21,7 @@ from umaserve.bench import BenchError
 from umaserve.bench.timeline import Answer, Gap, Phase
 from umaserve.client import ConnectionFailed, Eos, ServerError
 from umaserve.client.connect import connect, gone
-from umaserve.client.wire import Router, generate_message, pack, refusal
+from umaserve.client.wire import Router, generate_message, pack
 from umaserve.metrics.window import quantile
 
 WATCH_MS = 500.0  # between two readings of the daemon's metrics
@@ -168,12 +168,8 @@ class _Watch(_Connection):
 
     def read(self) -> None:
         now_s = self.receive()
-        load, answers = self._load, self.router.answers
-        while answers:
-            overview = answers.popleft()
-            error = refusal(overview)
-            if error is not None:
-                raise error
+        load = self._load
+        while (overview := self.router.answer_to("watch")) is not None:
             metrics = {
                 name: value
                 for name, value in overview["metrics"].items()

@@ -156,9 +156,6 @@ Answer = Rendered | Parsed | Abilities | Refusal
 Kind = type[Rendered] | type[Parsed] | type[Abilities]
 
 _refusal = msgspec.json.Decoder(Refusal).decode
-_decode: dict[Kind, Any] = {
-    kind: msgspec.json.Decoder(kind).decode for kind in (Rendered, Parsed, Abilities)
-}
 
 
 def answer_of(body: bytes, kind: Kind) -> Answer:
@@ -166,40 +163,24 @@ def answer_of(body: bytes, kind: Kind) -> Answer:
     refusal = _refusal(body)
     if refusal.refused is not None or refusal.failed is not None:
         return refusal
-    return _decode[kind](body)
+    return msgspec.json.decode(body, type=kind)
 
 
-def render(
-    messages: Sequence[Any],
-    *,
-    tools: msgspec.Raw,
-    tool_choice: str,
-    parallel_tool_calls: bool | None,
-    thinking: bool | str | None,
-    chat_template_kwargs: msgspec.Raw,
-    continue_final_message: bool | str,
-    bound: bool = False,
-    spans: bool = False,
-) -> bytes:
+_OPTIONS = (
+    "tools", "tool_choice", "parallel_tool_calls", "thinking", "chat_template_kwargs",
+    "continue_final_message", "bound",
+)  # fmt: skip
+
+
+def render(messages: Sequence[Any], options: Any, *, spans: bool = False) -> bytes:
     """The question for a conversation's prompt; ``spans``: with those that are markup.
 
-    ``bound``: a schema binds the answer, behind what the model thinks, unless that calls a tool.
-    Where the model cannot think before, the prompt is for an answer without thoughts.
+    ``options`` are those of the socket's request, as attributes.  ``bound``: a schema binds the
+    answer, behind what the model thinks, unless that calls a tool.  Where the model cannot think
+    before, the prompt is for an answer without thoughts.
     """
-    return _encode(
-        {
-            "ask": "render",
-            "messages": messages,
-            "tools": tools,
-            "tool_choice": tool_choice,
-            "parallel_tool_calls": parallel_tool_calls,
-            "thinking": thinking,
-            "chat_template_kwargs": chat_template_kwargs,
-            "continue_final_message": continue_final_message,
-            "bound": bound,
-            "spans": spans,
-        }
-    )
+    given = {name: getattr(options, name) for name in _OPTIONS}
+    return _encode({"ask": "render", "messages": messages, **given, "spans": spans})
 
 
 def parse(text: str, syntax: msgspec.Raw, former: msgspec.Raw | None, *, partial: bool) -> bytes:

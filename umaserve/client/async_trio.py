@@ -10,7 +10,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -28,7 +27,6 @@ from umaserve.client.wire import (
     generate_message,
     naming,
     pack,
-    refusal,
 )
 
 if TYPE_CHECKING:
@@ -82,12 +80,7 @@ class TrioClient:
             else:
                 return stream
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -241,17 +234,9 @@ class TrioClient:
             self._router.asked.discard(id)
 
     async def _answer(self, id: str | None, events: tuple[str, ...]) -> dict[str, Any]:
-        while True:
-            for answer in self._router.answers:
-                if answer.get("id") in (id, None) and (
-                    not events or answer.get("event") in (*events, "error")
-                ):
-                    self._router.answers.remove(answer)
-                    error = refusal(answer)
-                    if error is not None:
-                        raise error
-                    return answer
+        while (answer := self._router.answer_to(id, events)) is None:
             await self._receive()
+        return answer
 
     async def _send(self, message: dict[str, Any]) -> None:
         data = pack(message)
@@ -318,12 +303,7 @@ class TrioStream:
         self._open = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __aiter__(self) -> TrioStream:

@@ -9,7 +9,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from umaserve.client.connect import connect, gone, socket_path
@@ -20,7 +19,6 @@ from umaserve.client.wire import (
     generate_message,
     naming,
     pack,
-    refusal,
 )
 
 if TYPE_CHECKING:
@@ -54,12 +52,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -210,19 +203,9 @@ class Client:
             self._router.asked.discard(id)
 
     def _answer(self, id: str | None, events: tuple[str, ...]) -> dict[str, Any]:
-        """The next answer to ``id``; one without any id is taken as well."""
-        while True:
-            answers = self._router.answers
-            for answer in answers:
-                if answer.get("id") in (id, None) and (
-                    not events or answer.get("event") in (*events, "error")
-                ):
-                    answers.remove(answer)
-                    error = refusal(answer)
-                    if error is not None:
-                        raise error
-                    return answer
+        while (answer := self._router.answer_to(id, events)) is None:
             self._receive()
+        return answer
 
     def _send(self, message: dict[str, Any]) -> None:
         data = pack(message)
@@ -287,12 +270,7 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Stream:

@@ -62,6 +62,21 @@ class Router:
         self._count += 1
         return f"{self._prefix}-{self._count}"
 
+    def answer_to(self, id: str | None, events: tuple[str, ...] = ()) -> dict[str, Any] | None:
+        """Take the next answer to ``id``, or to no id; ``None`` where none has come.
+
+        With ``events``, it is of a type among these.  Raises ``ServerError`` where it is an error.
+        """
+        for answer in self.answers:
+            kind = answer.get("event")
+            if answer.get("id") in (id, None) and (not events or kind in (*events, "error")):
+                self.answers.remove(answer)
+                if kind == "error":
+                    code, message = str(answer.get("code")), str(answer.get("message"))
+                    raise ServerError(code, message, answer.get("id"))
+                return answer
+        return None
+
     def feed(self, data: bytes) -> None:
         """Take received bytes in; raises ``ProtocolError`` or, for the connection, ServerError."""
         buffer = self._buffer
@@ -156,10 +171,3 @@ def generate_message(
 def naming(request: str | int) -> dict[str, Any]:
     """The field of an admin message that names a request: by its id, or by the daemon's serial."""
     return {"serial": request} if isinstance(request, int) else {"id": request}
-
-
-def refusal(answer: dict[str, Any]) -> ServerError | None:
-    """The error in an admin answer, if it is one."""
-    if answer.get("event") != "error":
-        return None
-    return ServerError(str(answer.get("code")), str(answer.get("message")), answer.get("id"))

@@ -12,7 +12,6 @@ import os
 import re
 import tempfile
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
@@ -61,64 +60,21 @@ def tokens_of(answer: Answer, digest: bytes) -> list[int]:
 
 
 class SeenPictures:
-    """Pictures by key, the newest last; in a private folder that goes with this process.
+    """Pictures by key, in ``folder`` for the next daemon, if nobody else may write to it.
 
-    With a ``folder`` they are kept there for the next daemon, if nobody else may write to it.
+    Without such a folder they are in a private folder that goes with this process.
     """
 
     def __init__(self, folder: str = "") -> None:
-        self._by_key: OrderedDict[bytes, Seen] = OrderedDict()
         self._in_use: weakref.WeakValueDictionary[str, Seen] = weakref.WeakValueDictionary()
-        self._n_bytes = 0
         self._kept = folder
-        self._folder = ""
+        self._own = ""
         self._count = 0
 
     def get(self, key: bytes, digest: bytes) -> Seen | None:
         """Return the picture of a key, which counts as used now.  Raises ``OSError``."""
-        if self._keeps():
-            return self._read(key.hex(), digest)
-        found = self._by_key.get(key)
-        if found is None or not os.path.exists(found.path):  # others tidy such folders
-            return None
-        self._by_key.move_to_end(key)
-        return found
-
-    def add(
-        self, key: bytes | None, answer: Answer, digest: bytes, embeddings: memoryview
-    ) -> Seen:
-        """Keep a picture; ``key`` of None: for this request alone.  Raises ``OSError``."""
-        if key is not None and self._keeps():
-            with contextlib.suppress(OSError):  # a full disk, say
-                return self._write(key.hex(), answer, digest, embeddings)
-        if not self._folder or not os.path.isdir(self._folder):
-            _sweep()
-            self._folder = tempfile.mkdtemp(prefix=f"{_NAME}{os.getuid()}-{os.getpid()}-")
-        self._count += 1
-        path = os.path.join(self._folder, str(self._count))
-        start = _store(path, answer, embeddings)
-        seen = Seen(answer, tokens_of(answer, digest), path, start, len(embeddings))
-        weakref.finalize(seen, _remove, path)
-        if key is not None:
-            old = self._by_key.pop(key, None)
-            self._by_key[key] = seen
-            self._n_bytes += seen.n_bytes - (old.n_bytes if old is not None else 0)
-            while self._n_bytes > MOST_BYTES and len(self._by_key) > 1:
-                self._n_bytes -= self._by_key.popitem(last=False)[1].n_bytes
-        return seen
-
-    def _keeps(self) -> bool:
-        """Whether pictures are kept for the next daemon: where nobody else can put any."""
-        if self._kept:
-            try:
-                make_private(Path(self._kept))
-            except OSError:  # the engine says so, which keeps prompts there
-                self._kept = ""
-        return bool(self._kept)
-
-    def _read(self, name: str, digest: bytes) -> Seen | None:
-        path = os.path.join(self._kept, name)
-        if (seen := self._in_use.get(path)) is not None:
+        path = os.path.join(self._folder(), key.hex())
+        if (seen := self._in_use.get(path)) is not None and os.path.exists(path):
             return seen
         try:
             data = read_own(path, CHECKSUM + MOST_BYTES)
@@ -131,13 +87,43 @@ class SeenPictures:
         os.utime(path)
         return self._used(answer, digest, path, len(data) - len(embeddings), len(embeddings))
 
+    def add(
+        self, key: bytes | None, answer: Answer, digest: bytes, embeddings: memoryview
+    ) -> Seen:
+        """Keep a picture; ``key`` of None: for this request alone.  Raises ``OSError``."""
+        if key is not None:
+            with contextlib.suppress(OSError):  # a full disk, say
+                return self._write(key.hex(), answer, digest, embeddings)
+        self._count += 1
+        path = os.path.join(self._own_folder(), str(self._count))
+        start = _store(path, answer, embeddings)
+        seen = Seen(answer, tokens_of(answer, digest), path, start, len(embeddings))
+        weakref.finalize(seen, _remove, path)
+        return seen
+
+    def _folder(self) -> str:
+        """Where pictures are kept: for the next daemon where nobody else can put any there."""
+        if self._kept:
+            try:
+                make_private(Path(self._kept))
+            except OSError:  # the engine says so, which keeps prompts there
+                self._kept = ""
+        return self._kept or self._own_folder()
+
+    def _own_folder(self) -> str:
+        if not os.path.isdir(self._own):  # others tidy such folders
+            _sweep()
+            self._own = tempfile.mkdtemp(prefix=f"{_NAME}{os.getuid()}-{os.getpid()}-")
+        return self._own
+
     def _write(self, name: str, answer: Answer, digest: bytes, embeddings: memoryview) -> Seen:
-        path = os.path.join(self._kept, name)
+        folder = self._folder()
+        path = os.path.join(folder, name)
         _remove(path + ".part")
         start = _store(path + ".part", answer, embeddings)
         os.replace(path + ".part", path)
         seen = self._used(answer, digest, path, start, len(embeddings))
-        self._trim()
+        self._trim(folder)
         return seen
 
     def _used(self, answer: Answer, digest: bytes, path: str, start: int, size: int) -> Seen:
@@ -145,10 +131,10 @@ class SeenPictures:
         self._in_use[path] = seen
         return seen
 
-    def _trim(self) -> None:
+    def _trim(self, folder: str) -> None:
         """Remove the files that were used longest ago, as far as they are too much."""
         found = []
-        for entry in os.scandir(self._kept):
+        for entry in os.scandir(folder):
             if _KEPT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                 facts = entry.stat(follow_symlinks=False)
                 found.append((facts.st_mtime_ns, facts.st_size, entry.path))
@@ -162,9 +148,8 @@ class SeenPictures:
 
     def close(self) -> None:
         """Remove the files that are for this process alone."""
-        self._by_key.clear()
-        if self._folder:
-            rmtree(self._folder, ignore_errors=True)
+        if self._own:
+            rmtree(self._own, ignore_errors=True)
 
 
 def _store(path: str, answer: Answer, embeddings: memoryview) -> int:

@@ -24,9 +24,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import uvloop
 
 from umaserve.gateway.keys import KeyFileError, read_keys, read_own_key
-from umaserve.gateway.process import run
+from umaserve.gateway.process import serve
 from umaserve.gateway.settings import Settings
 from umaserve.system import core_dumps
 from umaserve.system.process_name import name_process
@@ -77,7 +78,7 @@ def main(argument: str) -> int:
             keys = read_own_key(settings.own_key_file)
         except KeyFileError as error:
             say("warn", f"the owner's own key is not taken: {error}")
-    run(settings, keys, sockets, say, ready)
+    uvloop.run(serve(settings, keys, sockets, say, ready))
     return 0
 
 

@@ -109,7 +109,7 @@ class Guard:
         if not self._at_once.take(key, 1):
             count = self._at_once.held_by(key)
             text = f"{count} requests of this key are being answered; wait for some of them"
-            raise Refusal(429, "too_many_requests", text, (("retry-after", "1"),))
+            raise Refusal(429, "too_many_requests", text)
         try:
             yield
         finally:
@@ -184,8 +184,6 @@ async def _preflight(answer: _Answer, headers: Headers) -> None:
     asked = headers.get("access-control-request-headers", "")
     if asked and len(asked) <= MOST_ASKED_CHARS:
         answer.add(("access-control-allow-headers", asked))
-    if "access-control-request-private-network" in headers:
-        answer.add(("access-control-allow-private-network", "true"))
     await answer({"type": "http.response.start", "status": 204, "headers": []})
     await answer({"type": "http.response.body"})
 

@@ -118,7 +118,7 @@ def is_of_body(refusal: Refusal) -> bool:
 
 def _too_much() -> Refusal:
     text = "the bodies of this key's requests fill its share of memory; wait for some of them"
-    return Refusal(429, FULL, text, (("retry-after", "1"),))
+    return Refusal(429, FULL, text)
 
 
 def _too_slow() -> Refusal:

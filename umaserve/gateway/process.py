@@ -9,10 +9,8 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import FrameType
 
 import uvicorn
-import uvloop
 
 from umaserve.gateway import tls
 from umaserve.gateway.app import application
@@ -32,29 +30,19 @@ DATE_S = 1.0  # that the date of answers may be old
 HEADERS = [("server", "umaserve"), ("x-content-type-options", "nosniff")]
 
 
-def run(
+async def serve(
     settings: Settings,
     keys: Keys,
     sockets: Sequence[socket.socket],
     say: Say,
-    ready: Ready | None = None,
+    ready: Ready,
 ) -> None:
-    """Serve until what ``ready`` was given is called, and without ``ready`` until a signal.
+    """Serve until the function that ``ready`` was given is called; no signal counts.
 
-    ``ready`` is called once requests are taken, with the loop and what ends the server.
+    ``ready`` is called once requests are taken, with the loop and with that function.
     """
     # what it would say holds lines of requests; what matters the guard says
     logging.getLogger("uvicorn").disabled = logging.getLogger("uvicorn.error").disabled = True
-    uvloop.run(_serve(settings, keys, sockets, say, ready))
-
-
-async def _serve(
-    settings: Settings,
-    keys: Keys,
-    sockets: Sequence[socket.socket],
-    say: Say,
-    ready: Ready | None = None,
-) -> None:
     link = Link(settings.socket, settings.image_urls)
     config = uvicorn.Config(
         application(settings, keys, link, say),
@@ -73,14 +61,12 @@ async def _serve(
         timeout_keep_alive=int(settings.idle_timeout_s) or FOR_EVER_S,
         timeout_graceful_shutdown=GOODBYE_S,
     )
-    server = _Server(config)
+    server = _Server(config, lambda: ready(asyncio.get_running_loop(), end))
 
     def end() -> None:
         server.should_exit = True
         server.ending.set()
 
-    if ready is not None:
-        server.on_started = partial(ready, asyncio.get_running_loop(), end)
     keeping = asyncio.ensure_future(link.keep())
     try:
         await server.serve(list(sockets))
@@ -90,15 +76,14 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """``on_started`` is called when all sockets are served; with it, no signal counts.
+    """``on_started`` is called when all sockets are served; no signal counts.
 
     ``ending`` is set with ``should_exit``.  uvicorn itself looks ten times a second.
     """
 
-    on_started: Callable[[], None] | None = None
-
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
+        self._on_started = on_started
         self.ending = asyncio.Event()
         self._accepting: list[asyncio.Task[None]] = []  # with TLS
 
@@ -107,12 +92,7 @@ class _Server(uvicorn.Server):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.ending.wait(), DATE_S)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        self._loop.call_soon_threadsafe(self.ending.set)
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
         if self.config.ssl is None:
             await super().startup(sockets)
         else:
@@ -121,8 +101,7 @@ class _Server(uvicorn.Server):
                 taking = tls.accept(sock, partial(self._enter, self.config.ssl))
                 self._accepting.append(asyncio.ensure_future(taking))
         await self.on_tick(0)  # the headers of every answer
-        if self.on_started is not None:
-            self.on_started()
+        self._on_started()
 
     def _enter(self, context: ssl.SSLContext, sock: socket.socket) -> None:
         made = self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -143,8 +122,4 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if self.on_started is not None:
-            yield
-            return
-        with super().capture_signals():
-            yield
+        yield

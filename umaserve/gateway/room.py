@@ -48,24 +48,19 @@ class Room:
     def has_place(self, newcomer: Held, connections: Collection[Any]) -> bool:
         """Return whether ``newcomer`` may stay; another one may have been closed for it."""
         others = [each for each in (*connections, *self.handshakes) if each is not newcomer]
-        return make_room(newcomer, others, self.most)
-
-
-def make_room(newcomer: Held, others: Collection[Held], most: int) -> bool:
-    """Return whether ``newcomer`` has a place beside ``others``; close one of them where needed."""
-    if len(others) < most:
+        if len(others) < self.most:
+            return True
+        counts = Counter(each.holder for each in others)
+        own = newcomer.holder
+        going = [
+            each
+            for each in others
+            if each.stage < BUSY and (each.holder == own or counts[each.holder] > counts[own] + 1)
+        ]
+        if not going:
+            return False
+        min(going, key=lambda each: (each.stage, -counts[each.holder], each.asked)).close_now()
         return True
-    counts = Counter(each.holder for each in others)
-    own = newcomer.holder
-    going = [
-        each
-        for each in others
-        if each.stage < BUSY and (each.holder == own or counts[each.holder] > counts[own] + 1)
-    ]
-    if not going:
-        return False
-    min(going, key=lambda each: (each.stage, -counts[each.holder], each.asked)).close_now()
-    return True
 
 
 def holder_at(address: str, uid: int) -> Hashable:

@@ -7,7 +7,6 @@ wire for readers who have only a socket.
 
 from __future__ import annotations
 
-from umaserve.protocol.constraint import Constraint
 from umaserve.protocol.errors import (
     BYTES_A_TOKEN,
     E_IO_001,
@@ -46,13 +45,8 @@ from umaserve.protocol.events import (
     progress_event,
     prompt_logprobs_event,
     rated_fields,
-    token_event,
 )
-from umaserve.protocol.frames import (
-    FrameDecoder,
-    encode_frame,
-    frame,
-)
+from umaserve.protocol.frames import FrameDecoder, encode_frame
 from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import (
     AdminMessage,
@@ -82,11 +76,10 @@ __all__ = [
     "E_LIMIT_004", "E_MODEL_001", "E_MODEL_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005",
     "E_RUNTIME_001", "E_RUNTIME_002", "E_RUNTIME_003", "REASONS", "ROLES", "STOPPING",
     "WITHOUT_KEY", "AdminMessage", "AskAdapters", "AskCache", "AskModels", "Beginning", "Cancel",
-    "ChatMessage", "ChatOptions",
-    "Constraint", "DetokenizeRequest", "Embed", "Ending", "FrameDecoder", "Generate", "Info",
-    "Limits", "Load", "Metrics", "Overflow", "Ping", "ProtocolError", "Rated", "Render", "Rerank",
-    "SetPriority", "Timings", "TokenEncoder", "TokenizeRequest", "TopLogprob", "Unload", "Usage",
-    "admin_event", "begin_event", "delta_event", "echo_event", "encode_frame", "eos_event",
-    "error_event", "frame", "parse_message", "progress_event", "prompt_logprobs_event",
-    "rated_fields", "token_event",
+    "ChatMessage", "ChatOptions", "DetokenizeRequest", "Embed", "Ending", "FrameDecoder",
+    "Generate", "Info", "Limits", "Load", "Metrics", "Overflow", "Ping", "ProtocolError", "Rated",
+    "Render", "Rerank", "SetPriority", "Timings", "TokenEncoder", "TokenizeRequest", "TopLogprob",
+    "Unload", "Usage", "admin_event", "begin_event", "delta_event", "echo_event", "encode_frame",
+    "eos_event", "error_event", "parse_message", "progress_event", "prompt_logprobs_event",
+    "rated_fields",
 ]  # fmt: skip

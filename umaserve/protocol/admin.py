@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from umaserve.protocol.generate import cap, conversation
-from umaserve.protocol.limits import PromptLimits
+from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import (
     AdminMessage,
     AskAdapters,
@@ -39,7 +39,7 @@ _REQUIRED = {
 }  # fmt: skip
 
 
-def admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
+def admin(kind: str, wire: Any, limits: Limits) -> AdminMessage:
     """Return the message of this kind.  Raises ``ProtocolError``."""
     given = fields.given(kind, wire)
     if kind in ("cancel", "priority") and wire.id is None and wire.serial is None:
@@ -73,7 +73,7 @@ def admin(kind: str, wire: Any, limits: PromptLimits) -> AdminMessage:
     )
 
 
-def _rerank(given: dict[str, Any], limits: PromptLimits) -> Rerank:
+def _rerank(given: dict[str, Any], limits: Limits) -> Rerank:
     documents = given.pop("documents")
     if documents is None:
         raise missing("documents")
@@ -86,7 +86,7 @@ def _rerank(given: dict[str, Any], limits: PromptLimits) -> Rerank:
     return Rerank(documents=tuple(documents), **given)
 
 
-def _inputs(value: Any, limits: PromptLimits) -> tuple[str | list[int], ...]:
+def _inputs(value: Any, limits: Limits) -> tuple[str | list[int], ...]:
     """Return the texts to embed; a list of ids is one text."""
     one = isinstance(value, str) or bool(value) and all(fields.is_token(each) for each in value)
     inputs = [value] if one else value

@@ -57,21 +57,16 @@ def checked_messages(
             text = f"{count} {what} are too many; the limit is {most}"
             raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
     for i, message in enumerate(messages):
-        _check_content(message, f"messages[{i}].content")
+        name, content = f"messages[{i}].content", message.content
+        if content is None and message.role not in ("assistant", "tool"):  # these may be cut
+            raise missing(name)
+        check_parts(content if isinstance(content, list) else (), name)
     return readable(messages, sees)
 
 
 def size_of(messages: Sequence[ChatMessage]) -> int:
     """Bytes of all that is said in the messages."""
     return sum(_size(message) for message in messages)
-
-
-def _check_content(message: ChatMessage, name: str) -> None:
-    """Raises ``ProtocolError`` where a text is left out; a turn that was cut may have none."""
-    content = message.content
-    if content is None and message.role not in ("assistant", "tool"):
-        raise missing(name)
-    check_parts(content if isinstance(content, list) else (), name)
 
 
 def check_parts(parts: Sequence[ContentPart], name: str) -> None:
@@ -152,11 +147,6 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     )
 
 
-def may_call(options: ChatOptions) -> bool:
-    """Whether an answer may call tools."""
-    return bytes(options.tools) != NO_TOOLS and options.tool_choice != "none"
-
-
 def must_call(options: ChatOptions) -> bool:
     """Whether an answer has to call a tool."""
     return options.tool_choice == "required"
@@ -170,7 +160,7 @@ def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
     """
     if must_call(options):
         return options
-    calls = may_call(options)
+    calls = bytes(options.tools) != NO_TOOLS and options.tool_choice != "none"
     is_off = options.thinking in (False, "none")
     asks = calls or options.deltas or options.thinking is not None or bool(options.thinking_budget)
     if constraint.kind != GRAMMAR and asks and not is_off:

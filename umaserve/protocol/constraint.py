@@ -11,15 +11,15 @@ import msgspec
 
 from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
 from umaserve.protocol.mistakes import wrong
-from umaserve.protocol.tables.constraint_fields import FIELDS
+from umaserve.protocol.tables.settings import CONSTRAINTS
 
 MAX_BYTES = 256 * 1024
 NULL = b"null"
 OBJECT = '{"type":"object"}'
 GRAMMAR = "grammar"  # the kind of a grammar in GBNF
 
-NAMES = tuple(field.name for field in FIELDS)
-_WORDS = {field.name: field.words for field in FIELDS}
+NAMES = tuple(field.name for field in CONSTRAINTS)
+_WORDS = {field.name: field.words for field in CONSTRAINTS}
 
 
 class Constraint(msgspec.Struct, frozen=True):

@@ -96,16 +96,6 @@ class TokenEncoder:
         return frame(body + b"}")
 
 
-def token_event(
-    id: str,
-    text: str,
-    token_id: int,
-    rated: Rated | None = None,
-) -> bytes:
-    """Encode one token; for a stream of tokens keep a ``TokenEncoder``."""
-    return TokenEncoder(id)(text, token_id, rated)
-
-
 def rated_fields(rated: Rated) -> dict[str, Any]:
     """Return log-probability fields of a token: its own text and bytes, and the alternatives."""
     own = TopLogprob(-1, rated.token, rated.piece, rated.logprob).told()

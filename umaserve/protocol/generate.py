@@ -17,7 +17,7 @@ from umaserve.protocol.errors import (
     ProtocolError,
 )
 from umaserve.protocol.history import TEXT_ONLY, readable_parts, why_left_out
-from umaserve.protocol.limits import PromptLimits
+from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
 from umaserve.protocol.tables import fields, settings
@@ -35,7 +35,7 @@ _NAMED = tuple(name for name in Generate.__struct_fields__ if name in _DEFAULTS)
 _decode_any = msgspec.json.Decoder().decode
 
 
-def generate(wire: Any, limits: PromptLimits) -> Generate:
+def generate(wire: Any, limits: Limits) -> Generate:
     """Return the request.  Raises ``ProtocolError``."""
     words = fields.WORDS["generate"]
     if wire.id is None:
@@ -112,7 +112,7 @@ def _tokens(wire: Any) -> list[int] | None:
     return wire.tokens
 
 
-def _text(wire: Any, limits: PromptLimits) -> dict[str, Any]:
+def _text(wire: Any, limits: Limits) -> dict[str, Any]:
     """The attributes of `Generate` that hold a prompt's text or a conversation."""
     if wire.prompt is not None and wire.messages is not None:
         raise ProtocolError(E_PROTO_003, '"prompt" and "messages" are both given; send one of them')
@@ -133,7 +133,7 @@ def _text(wire: Any, limits: PromptLimits) -> dict[str, Any]:
     return form
 
 
-def _parts(wire: Any, limits: PromptLimits) -> dict[str, Any]:
+def _parts(wire: Any, limits: Limits) -> dict[str, Any]:
     """The attributes of `Generate` for a prompt of texts and pictures."""
     sees = limits.max_picture_bytes > 0
     chat.check_parts(wire.prompt, "prompt")
@@ -149,7 +149,7 @@ def _parts(wire: Any, limits: PromptLimits) -> dict[str, Any]:
     return {"prompt": text, "parts": parts if has_pictures else (), "chat": options}
 
 
-def conversation(wire: Any, limits: PromptLimits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
+def conversation(wire: Any, limits: Limits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
     """Return the messages and their options.  Raises ``ProtocolError``."""
     sees = limits.max_picture_bytes > 0
     messages, unread = chat.checked_messages(wire.messages, limits.n_ctx, sees)
@@ -173,7 +173,7 @@ def refuse_unread(options: ChatOptions, unread: Iterable[str], why: str) -> None
         raise ProtocolError(E_PROTO_003, text)
 
 
-def cap(what: str, size: int, limits: PromptLimits) -> None:
+def cap(what: str, size: int, limits: Limits) -> None:
     """Raise ``E_LIMIT_001`` where a prompt has more bytes than the limit."""
     if size > limits.max_prompt_bytes:
         text = f"{what} {size} bytes; the limit is {limits.max_prompt_bytes}"

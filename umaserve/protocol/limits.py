@@ -1,32 +1,20 @@
-"""Limits of a request: those of this package, and any others with the same numbers."""
+"""Limits for clients."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import msgspec
+from typing import NamedTuple
 
 
-class PromptLimits(Protocol):
-    """Anything with these numbers: ``Limits`` of this package or the server's."""
+class Limits(NamedTuple):
+    """Bytes of a prompt, of a frame and of a body of HTTP, and tokens that one request may ask for.
 
-    @property
-    def max_prompt_bytes(self) -> int: ...
+    ``n_ctx`` are the tokens that one session holds; 0 = nobody knows yet.  ``max_picture_bytes``
+    are those of all pictures of a conversation, as base64; 0 = every model reads text only.
+    """
 
-    @property
-    def max_tokens(self) -> int: ...
-
-    @property
-    def n_ctx(self) -> int: ...
-
-    @property
-    def max_picture_bytes(self) -> int: ...
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Limits of a request; the server's own limits have the same names and serve as well."""
-
-    max_prompt_bytes: int = 65536
+    max_prompt_bytes: int = 64 * 1024
+    max_frame_bytes: int = 128 * 1024
     max_tokens: int = 2048
-    n_ctx: int = 0  # tokens of one session
-    max_picture_bytes: int = 0  # of all pictures of a conversation; 0: every model reads text only
+    max_body_bytes: int = 192 * 1024
+    n_ctx: int = 0
+    max_picture_bytes: int = 0

@@ -15,7 +15,7 @@ from umaserve.protocol import mistakes
 from umaserve.protocol.admin import admin
 from umaserve.protocol.errors import ProtocolError
 from umaserve.protocol.generate import generate
-from umaserve.protocol.limits import PromptLimits
+from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import Message
 from umaserve.protocol.mistakes import wrong
 from umaserve.protocol.tables import fields
@@ -42,7 +42,7 @@ _WHOLE = {
 _TYPES = tuple(fields.ADMIN_FIELDS)
 
 
-def parse_message(body: bytes, limits: PromptLimits) -> Message:
+def parse_message(body: bytes, limits: Limits) -> Message:
     """The message in a frame's ``body``.
 
     Raises ``ProtocolError``.  ``E_PROTO_001`` (closes) is for what is not a JSON object in UTF-8.

@@ -12,10 +12,10 @@ import trio
 
 from umaserve.budget import Budget
 from umaserve.config import Config
-from umaserve.protocol import E_LIMIT_002, STOPPING, error_event
+from umaserve.protocol import E_LIMIT_002, STOPPING, Limits, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
-from umaserve.server.clients.limits import Limits, limits_of
+from umaserve.server.clients.limits import limits_of
 from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
 from umaserve.server.engines.descriptors import (
     OUT_OF_THEM,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from umaserve.chat.questions import Rendered
+from umaserve.chat.questions import Rendered, render
 from umaserve.protocol import (
     E_LIMIT_001,
     E_MODEL_001,
@@ -34,7 +34,7 @@ from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.figures.cache_report import cache_report
 from umaserve.server.overview import Watched
 from umaserve.server.requests.client import sharer_of
-from umaserve.server.requests.conversations.layer import Outcome, conversation
+from umaserve.server.requests.conversations.layer import Outcome
 from umaserve.server.requests.queue.turns import Asker
 from umaserve.server.requests.service import Service
 from umaserve.wire.messages import Ready
@@ -109,7 +109,7 @@ class TextAnswers:
 
         messages, left = without_pictures(message.messages, UNCOUNTED)
         unread = (*message.chat.unread, *left)
-        question = conversation(messages, message.chat, spans=True)
+        question = render(messages, message.chat, spans=True)
         chat = self._daemon.sessions.prompts.chat
         program = program_asking(connection, message)
         forget = chat.put(engine.chat, question, Rendered, done, asker=Asker(program))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from umaserve.chat.questions import Thoughts as Thoughts
 from umaserve.models.identity import ModelIdentity
 from umaserve.texts import path_of, printable_in, sendable_path
 from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
@@ -53,18 +54,6 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 SCHEMA, REGEX, GRAMMAR = "schema", "regex", "grammar"
 NOTHING = "nothing"
-
-
-class Thoughts(msgspec.Struct, frozen=True):
-    """The words around what a model thinks first; ``open``: the prompt has begun it.
-
-    ``calls`` end it too, and begin a call of a tool.
-    """
-
-    start: str
-    ends: tuple[str, ...]
-    open: bool
-    calls: tuple[str, ...] = ()
 
 
 class Budget(msgspec.Struct, frozen=True):

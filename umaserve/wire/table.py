@@ -11,8 +11,6 @@ Fences keep the id in front of the count, and what a row holds in front of its s
 
 The rows outlive a dead engine.  What was published is read from the old mapping.  The request goes
 to the next engine with those tokens, and nothing is lost or repeated.
-
-Long: the layout of one block of memory.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ import mmap
 import os
 import tempfile
 from dataclasses import dataclass
+from typing import Annotated, get_type_hints
 
 import numpy as np
 
@@ -61,47 +60,10 @@ IN_TOKENIZER = 2  # of the column ``in_tick``
 
 MAX_TOP_LOGPROBS = 20
 
-_COLUMNS: tuple[tuple[str, str, str], ...] = (
-    # name, dtype, shape: "" = one per slot, "ctx" = one per position, "top" = 20 per position
-    ("serial", "i8", ""),  # request in this row; 0 = none
-    ("state", "i4", ""),
-    ("reason", "i4", ""),
-    ("lane", "i4", ""),
-    ("seq", "i4", ""),  # KV sequence id, -1 = none
-    # of n_tokens, those not generated; what a shift drops is taken from it, so it may be negative
-    ("n_prompt", "i4", ""),
-    ("n_tokens", "i4", ""),  # prompt + generated, as stored in tokens[slot]
-    ("n_past", "i4", ""),  # of those, how many are in the KV cache
-    ("more_cells", "i4", ""),  # that its pictures take beyond their positions
-    ("cached", "i4", ""),  # tokens of the prompt that were known, and not computed again
-    ("checkpoint", "i4", ""),  # where a chunk of its prompt ends, to save what is there; 0 = none
-    ("max_tokens", "i4", ""),
-    ("shifts", "i4", ""),  # of its context, so far; -1 = it ends where that is full
-    ("in_tick", "i4", ""),  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
-    ("isolate", "i4", ""),  # SUSPECT or APART
-    ("t_submit_ns", "i8", ""),  # monotonic; arrival of the request
-    ("t_wait_ns", "i8", ""),  # monotonic; since when it waits for KV cells: it came, or was parked
-    ("t_admit_ns", "i8", ""),  # first given a sequence
-    ("t_first_ns", "i8", ""),  # first token published
-    ("t_last_ns", "i8", ""),
-    ("arrival", "i8", ""),  # order of admission, for round-robin and preemption
-    ("auto", "i4", ""),  # LABELLED, or what the policy has decided about the lane
-    ("program", "i4", ""),  # whose request it is: equal numbers, the same program
-    ("weight", "f8", ""),  # of that program's share
-    ("rounds", "f8", ""),  # of the streams, between two tokens of this one: its baseline is longer
-    ("tokens", "i4", "ctx"),
-    ("cap", "f8", ""),  # latency cap of this session, times the baseline; 0 = the daemon's
-    ("target_ttft_ms", "f8", ""),  # 0 = none
-    ("target_tbt_ms", "f8", ""),  # 0 = none
-    ("credit", "f8", ""),  # slow tokens that the guard may still spend on this session
-    ("speculate", "i4", ""),  # 1: tokens may be drafted for it
-    ("drafted", "i4", ""),  # tokens that were, so far
-    ("accepted", "i4", ""),  # of these, those that it got
-    ("token_ns", "i8", "ctx"),  # monotonic; when the token at this position was published
-    ("logprob", "f4", "ctx"),
-    ("top_ids", "i4", "top"),  # -1 = unused
-    ("top_logprobs", "f4", "top"),
-)
+# columns, by dtype and shape: "" = one per slot, "ctx" = one per position, "top" = 20 per position
+I4 = Annotated[np.ndarray, "i4", ""]
+I8 = Annotated[np.ndarray, "i8", ""]
+F8 = Annotated[np.ndarray, "f8", ""]
 
 
 @dataclass(frozen=True)
@@ -115,7 +77,8 @@ class TableSpec:
         """Offset, dtype and shape of every column, and the size of the mapping in bytes."""
         offset = HEADER_BYTES + TICK_RING * TICK_ROW.itemsize
         columns = {}
-        for name, code, kind in _COLUMNS:
+        for name, column in get_type_hints(SessionTable, include_extras=True).items():
+            code, kind = column.__metadata__
             dtype = np.dtype(code)
             shape: tuple[int, ...] = (self.n_slots,)
             if kind in ("ctx", "top"):
@@ -148,49 +111,50 @@ class SessionTable:
     """Views of the mapping behind descriptor ``fd``.
 
     Every column is an attribute: ``table.state`` is ``int32[n_slots]``, ``table.tokens`` is
-    ``int32[n_slots, n_ctx]`` and so on (see ``_COLUMNS``).  ``table.header`` and ``table.abort``
-    have words with names, ``table.ticks`` is ``TICK_ROW[TICK_RING]`` (`umaserve.wire.header`).  All
+    ``int32[n_slots, n_ctx]`` and so on.  ``table.header`` and ``table.abort`` have words with
+    names, ``table.ticks`` is ``TICK_ROW[TICK_RING]`` (`umaserve.wire.header`).  All
     borrow the mapping; it is unmapped when the last of them is gone.  ``quick_…`` are some columns
     once more, as memoryviews: one item of these becomes a Python number in a third of the time.
     """
 
-    serial: np.ndarray
-    state: np.ndarray
-    reason: np.ndarray
-    lane: np.ndarray
-    seq: np.ndarray
-    n_prompt: np.ndarray
-    n_tokens: np.ndarray
-    n_past: np.ndarray
-    more_cells: np.ndarray
-    cached: np.ndarray
-    checkpoint: np.ndarray
-    max_tokens: np.ndarray
-    shifts: np.ndarray
-    in_tick: np.ndarray
-    isolate: np.ndarray
-    t_submit_ns: np.ndarray
-    t_wait_ns: np.ndarray
-    t_admit_ns: np.ndarray
-    t_first_ns: np.ndarray
-    t_last_ns: np.ndarray
-    arrival: np.ndarray
-    auto: np.ndarray
-    program: np.ndarray
-    weight: np.ndarray
-    rounds: np.ndarray
-    cap: np.ndarray
-    target_ttft_ms: np.ndarray
-    target_tbt_ms: np.ndarray
-    credit: np.ndarray
-    speculate: np.ndarray
-    drafted: np.ndarray
-    accepted: np.ndarray
-    tokens: np.ndarray
-    token_ns: np.ndarray
-    logprob: np.ndarray
-    top_ids: np.ndarray
-    top_logprobs: np.ndarray
+    serial: I8  # request in this row; 0 = none
+    state: I4
+    reason: I4
+    lane: I4
+    seq: I4  # KV sequence id, -1 = none
+    # of n_tokens, those not generated; what a shift drops is taken from it, so it may be negative
+    n_prompt: I4
+    n_tokens: I4  # prompt + generated, as stored in tokens[slot]
+    n_past: I4  # of those, how many are in the KV cache
+    more_cells: I4  # that its pictures take beyond their positions
+    cached: I4  # tokens of the prompt that were known, and not computed again
+    checkpoint: I4  # where a chunk of its prompt ends, to save what is there; 0 = none
+    max_tokens: I4
+    shifts: I4  # of its context, so far; -1 = it ends where that is full
+    in_tick: I4  # 1 while part of a llama_decode; IN_TOKENIZER while it is tokenised
+    isolate: I4  # SUSPECT or APART
+    t_submit_ns: I8  # monotonic; arrival of the request
+    t_wait_ns: I8  # monotonic; since when it waits for KV cells: it came, or was parked
+    t_admit_ns: I8  # first given a sequence
+    t_first_ns: I8  # first token published
+    t_last_ns: I8
+    arrival: I8  # order of admission, for round-robin and preemption
+    auto: I4  # LABELLED, or what the policy has decided about the lane
+    program: I4  # whose request it is: equal numbers, the same program
+    weight: F8  # of that program's share
+    rounds: F8  # of the streams, between two tokens of this one: its baseline is longer
+    tokens: Annotated[np.ndarray, "i4", "ctx"]
+    cap: F8  # latency cap of this session, times the baseline; 0 = the daemon's
+    target_ttft_ms: F8  # 0 = none
+    target_tbt_ms: F8  # 0 = none
+    credit: F8  # slow tokens that the guard may still spend on this session
+    speculate: I4  # 1: tokens may be drafted for it
+    drafted: I4  # tokens that were, so far
+    accepted: I4  # of these, those that it got
+    token_ns: Annotated[np.ndarray, "i8", "ctx"]  # monotonic; when the token was published
+    logprob: Annotated[np.ndarray, "f4", "ctx"]
+    top_ids: Annotated[np.ndarray, "i4", "top"]  # -1 = unused
+    top_logprobs: Annotated[np.ndarray, "f4", "top"]
 
     def __init__(self, spec: TableSpec, fd: int) -> None:
         columns, size = spec.layout()
@@ -231,70 +195,46 @@ PIECE_BYTES = 64 * 1024 * 1024  # sparse; a vocabulary of 256k tokens uses about
 
 
 class PieceTable:
-    """Text of every token as bytes: ``offsets`` int32[n_vocab + 1] into ``data`` uint8.
+    """Texts of tokens as bytes: ``offsets`` int32[2 n_vocab + 1] into the data behind them.
 
     The engine writes it once, from ``llama_token_to_piece``, into a second shared mapping; the
-    front detokenises from it without libllama.  Control tokens are empty.  Behind it lies the same
-    once more of these: how the vocabulary spells tokens that have no text (`hidden`).
+    front detokenises from it without libllama.  Control tokens are empty.  The second half is about
+    how the vocabulary spells tokens that have no text (`hidden`).
     """
 
     def __init__(self, fd: int, n_vocab: int) -> None:
         self._mapping = mmap.mmap(fd, PIECE_BYTES)
-        self.offsets = np.frombuffer(self._mapping, np.int32, n_vocab + 1)
-        self._at = self.offsets.data
-        self._start = 4 * (n_vocab + 1)
+        self._offsets = np.frombuffer(self._mapping, np.int32, 2 * n_vocab + 1)
+        self._at, self._start = self._offsets.data, self._offsets.nbytes
         self.n_vocab = n_vocab
 
-    def write(self, offsets: np.ndarray, data: np.ndarray) -> int:
-        """Engine side: store the table; returns the bytes used."""
-        end = self._start + data.size
+    def write(self, *tables: tuple[np.ndarray, np.ndarray]) -> None:
+        """Engine side: store texts and spellings, each as offsets int32[n_vocab + 1] and uint8."""
+        (at, _), (hidden_at, _) = tables
+        data = b"".join(part.tobytes() for _, part in tables)
+        end = self._start + len(data)
         if end > PIECE_BYTES:
-            raise ValueError(f"the vocabulary's text is {data.size} bytes; {PIECE_BYTES} fit")
-        self.offsets[:] = offsets
-        self._mapping[self._start : end] = data.tobytes()
-        return end
+            raise ValueError(f"the vocabulary's texts need {end} of {PIECE_BYTES} bytes")
+        self._offsets[: self.n_vocab] = at[:-1]
+        self._offsets[self.n_vocab :] = hidden_at + at[-1]
+        self._mapping[self._start : end] = data
 
-    def write_hidden(self, offsets: np.ndarray, data: np.ndarray) -> int:
-        """Engine side, after `write`: store the other table; returns the bytes used by both."""
-        at = self._hidden_at()
-        start = at + 4 * (self.n_vocab + 1)
-        end = start + data.size
-        if end > PIECE_BYTES:
-            raise ValueError(f"the vocabulary's texts and names need {end} of {PIECE_BYTES} bytes")
-        self._mapping[at:start] = offsets.astype(np.int32).tobytes()
-        self._mapping[start:end] = data.tobytes()
-        return end
+    def piece(self, token: int) -> bytes:
+        """Bytes of one token; empty for an id outside the vocabulary."""
+        return self._bytes(token) if 0 <= token < self.n_vocab else b""
 
     def hidden(self, token: int) -> bytes:
         """How a token is spelled that has no text; empty for any other."""
-        if not 0 <= token < self.n_vocab:
-            return b""
-        offset = self._hidden_at()
-        at = np.frombuffer(self._mapping, np.int32, 2, offset + 4 * token)
-        start = offset + 4 * (self.n_vocab + 1)
-        return self._mapping[start + int(at[0]) : start + int(at[1])]
+        return self._bytes(self.n_vocab + token) if 0 <= token < self.n_vocab else b""
+
+    def _bytes(self, entry: int) -> bytes:
+        return self._mapping[self._start + self._at[entry] : self._start + self._at[entry + 1]]
 
     def names(self) -> tuple[str, ...]:
         """How all tokens are spelled that have no text, in the order of their ids."""
-        offset = self._hidden_at()
-        at = np.frombuffer(self._mapping, np.int32, self.n_vocab + 1, offset)
-        start = offset + 4 * (self.n_vocab + 1)
-        return tuple(
-            self._mapping[start + int(at[i]) : start + int(at[i + 1])].decode("utf-8", "replace")
-            for i in np.flatnonzero(np.diff(at))
-        )
+        found = np.flatnonzero(np.diff(self._offsets[self.n_vocab :])).tolist()
+        return tuple(self.hidden(token).decode("utf-8", "replace") for token in found)
 
     def spelled(self, token: int) -> bytes:
         """Text of a token, or how it is spelled where it has none."""
         return self.piece(token) or self.hidden(token)
-
-    def _hidden_at(self) -> int:
-        """Where the offsets of the other table begin: aligned, behind the texts."""
-        return -(-(self._start + self._at[self.n_vocab]) // 4) * 4
-
-    def piece(self, token: int) -> bytes:
-        """Bytes of one token; empty for an id outside the vocabulary."""
-        if not 0 <= token < self.n_vocab:
-            return b""
-        start = self._start
-        return self._mapping[start + self._at[token] : start + self._at[token + 1]]

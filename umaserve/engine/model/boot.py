@@ -159,8 +159,7 @@ def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
     """Fill the table of the vocabulary's texts."""
     try:
         pieces = t.PieceTable(pieces_fd, model.n_vocab)
-        pieces.write(*model.piece_table())
-        pieces.write_hidden(*model.hidden_table())
+        pieces.write(model.piece_table(), model.hidden_table())
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
 

@@ -102,15 +102,11 @@ class Exchange:
                     rated.setdefault(number, []).extend(event.logprobs or ())
                 if event.event == "eos":
                     event.rated = rated.get(number)
-                    ends[number] = self._with_begin(number, event)
+                    if (begun := self.begun.get(number)) is not None:
+                        event.lane, event.lane_reason = begun.lane, begun.lane_reason
+                        event.model = begun.model
+                    ends[number] = event
         return [ends[number] for number in range(len(self._ids))]
-
-    def _with_begin(self, number: int, end: Event) -> Event:
-        begun = self.begun.get(number)
-        if begun is not None:
-            end.lane, end.lane_reason = begun.lane, begun.lane_reason
-            end.model = begun.model
-        return end
 
     def leave(self) -> None:
         """Nobody wants the events any more."""
@@ -118,17 +114,13 @@ class Exchange:
         self.cancel()
         self._wake()
 
-    def cancel(self, number: int | None = None) -> None:
-        """End what runs at its next token, or that one request; of all, nothing more comes."""
-        if number is None:
-            self._files.forget()
-        for id, connection in list(self._running.items()):
-            if number is None:
-                connection.requests.pop(id, None)
-                del self._running[id]
-            elif id != self._ids[number]:
-                continue
+    def cancel(self) -> None:
+        """End what runs at its next token; nothing more comes."""
+        self._files.forget()
+        for id, connection in self._running.items():
+            connection.requests.pop(id, None)
             connection.send({"type": "cancel", "id": id})
+        self._running.clear()
 
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():

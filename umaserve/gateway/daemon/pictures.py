@@ -15,8 +15,7 @@ Parts = list[Any]
 
 def has_pictures(message: dict[str, Any]) -> bool:
     """Whether a prompt or a conversation has data or addresses of pictures."""
-    contents = [message.get("prompt"), *map(_content_of, _messages_of(message))]
-    return any(_has_picture(content) for content in contents)
+    return any(map(_has_picture, _contents(message)))
 
 
 async def filled(
@@ -26,17 +25,14 @@ async def filled(
 
     ``files`` gets what is fetched, as far as ``most_bytes`` go; None: nothing is.
     """
-    urls: list[str] = []
-
-    def collect(parts: Parts) -> Parts:
-        urls.extend(url for part in reversed(parts) if (url := _address_of(part)) is not None)
-        return parts
+    parts = (part for each in reversed(_contents(message)) if isinstance(each, list)
+             for part in reversed(each))  # fmt: skip
+    urls = [url for part in parts if (url := _address_of(part)) is not None]
 
     def fill(parts: Parts) -> Parts:
         return [part if (url := _address_of(part)) is None else _with_file(part, url, files)
                 for part in parts]  # fmt: skip
 
-    _changed(message, collect)
     if not urls:
         return message
     if files is not None:
@@ -81,6 +77,10 @@ def _changed(message: dict[str, Any], change: Callable[[Parts], Parts]) -> dict[
 def _messages_of(message: dict[str, Any]) -> Parts:
     messages = message.get("messages")
     return messages if isinstance(messages, list) else []  # the daemon says what it is to be
+
+
+def _contents(message: dict[str, Any]) -> list[Any]:
+    return [message.get("prompt"), *map(_content_of, _messages_of(message))]
 
 
 def _content_of(message: Any) -> Any:

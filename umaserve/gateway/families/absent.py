@@ -5,13 +5,11 @@ A client learns from 501 that it need not try again; 404 would look like a wrong
 
 from __future__ import annotations
 
-from functools import cache
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.refusal import not_there
-from umaserve.gateway.translate.endpoint import Endpoint, Handler
+from umaserve.gateway.translate.endpoint import Endpoint
 
 _OF_OPENAI = {
     "compacting a conversation": (("POST", "/responses/compact"),),
@@ -45,16 +43,11 @@ _OF_OPENAI = {
 }  # fmt: skip
 
 
-@cache
-def _absent(what: str) -> Handler:
+def _endpoint(method: str, path: str, what: str, family: str) -> Endpoint:
     async def answer(request: Request) -> Response:
         raise not_there(what)
 
-    return answer
-
-
-def _endpoint(method: str, path: str, what: str, family: str) -> Endpoint:
-    return Endpoint(method, path, _absent(what), f"not here (501): {what}", family)
+    return Endpoint(method, path, answer, f"not here (501): {what}", family)
 
 
 ENDPOINTS = (

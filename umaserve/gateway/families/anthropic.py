@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, encode, wrong
+from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, wrong
 from umaserve.gateway.families.anthropic_history import conversation
 from umaserve.gateway.families.anthropic_shapes import (
     MESSAGE,
@@ -25,11 +25,12 @@ from umaserve.gateway.families.anthropic_shapes import (
     usage,
 )
 from umaserve.gateway.translate.answering import (
-    EVENT_STREAM,
     SSE_COMMENT,
+    Translator,
     cache_header,
     json_response,
     link_of,
+    sse,
     stream,
     whole,
 )
@@ -99,10 +100,8 @@ def _conversation(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Events:
+class _Events(Translator):
     """The stream's events: blocks one after the other, each begun, filled and ended."""
-
-    content_type = EVENT_STREAM
 
     def __init__(self, id: str, model: str, takes_deltas: bool) -> None:
         self._id, self._model = id, model
@@ -119,9 +118,6 @@ class _Events:
     def begun(self, number: int, begin: Event) -> None:
         self._model = self._model or begin.model
         self._counts, self._pieces.takes_deltas = begin, begin.deltas
-
-    def begin(self) -> bytes:
-        return b""
 
     def feed(self, number: int, event: Event) -> bytes:
         parts = [] if self._begun else [self._start(event)]
@@ -195,7 +191,7 @@ class _Events:
 
 
 def _event(event: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+    return sse(event, "type")
 
 
 async def count_tokens(request: Request) -> Response:

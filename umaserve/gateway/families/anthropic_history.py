@@ -8,14 +8,13 @@ from umaserve.gateway.daemon.refusal import wrong
 from umaserve.gateway.translate.body import object_of, objects_of
 from umaserve.gateway.translate.messages import (
     Content,
-    Part,
     in_order,
     joined,
+    part_of,
     parts_of,
-    text_part,
     unread_part,
 )
-from umaserve.gateway.translate.pictures import picture_part
+from umaserve.gateway.translate.pictures import Part, text_part
 from umaserve.protocol.tables.chat_fields import PICTURES
 
 # Claude Code begins its system text with this. It differs from one conversation to the next, so
@@ -72,22 +71,18 @@ def _parts(content: Any, name: str) -> list[Part]:
 
 
 def _parts_of(block: dict[str, Any], name: str) -> list[Part]:
-    kind, text = block.get("type"), block.get("text")
+    kind = block.get("type")
     if kind == "document":
         source = object_of(block, "source")
         if source.get("type") == "content":
             return _parts(source.get("content"), name)
         if source.get("type") == "text":
-            kind, text = "text", source.get("data")
+            kind, block = "text", {"type": "text", "text": source.get("data")}
     if kind == "search_result":
         return _parts(block.get("content"), name)
-    if kind in PICTURES:
-        return [picture_part(kind, block)]
-    if kind != "text":
+    if kind not in ("text", *PICTURES):
         return [unread_part(kind)]
-    if text is not None and not isinstance(text, str):
-        raise wrong(f"{name}[].text", "be a string")
-    return [text_part(text or "")]
+    return [part_of(block, name)]
 
 
 def _assistant(blocks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, llama_error, wrong
+from umaserve.gateway.daemon.refusal import Refusal, llama_error, wrong
 from umaserve.gateway.families.llama_server_shapes import Asked, probability
 from umaserve.gateway.translate.answering import (
-    EVENT_STREAM,
-    SSE_COMMENT,
+    Translator,
     cache_header,
     json_response,
     link_of,
+    sse,
     stream,
     whole,
 )
@@ -23,7 +23,7 @@ from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_o
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.gap import OTHER_FILE, Chunk
+from umaserve.gateway.translate.gap import OTHER_FILE
 from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
@@ -47,7 +47,7 @@ async def infill(request: Request) -> Response:
     body = await read_request(request)
     before, behind = text_of(body, "input_prefix"), text_of(body, "input_suffix")
     chunks = [
-        Chunk(_extra_text(each), text_of(each, "filename", OTHER_FILE))
+        (text_of(each, "filename", OTHER_FILE), _extra_text(each))
         for each in objects_of(body, "input_extra")
     ]
     link, model = link_of(request), await loaded_model(request)
@@ -102,11 +102,8 @@ async def embedding(request: Request) -> Response:
     )
 
 
-class _Parts:
+class _Parts(Translator):
     """A part of the answer a token, and what the end tells."""
-
-    content_type = EVENT_STREAM
-    ping = SSE_COMMENT
 
     def __init__(self, asked: Asked, body: dict[str, Any]) -> None:
         self._asked = asked
@@ -114,16 +111,13 @@ class _Parts:
         self._progress = flag_of(body, "return_progress")
         self._running: dict[int, Running] = {}
 
-    def begin(self) -> bytes:
-        return b""
-
     def begun(self, number: int, begin: Event) -> None:
         self._asked.model = self._asked.model or begin.model
         self._running[number] = Running(begin)
 
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":
-            return _sse(self._asked.last(number, event))
+            return sse(self._asked.last(number, event))
         running = self._running.get(number)
         tells = running is not None and running.takes(event) and self._progress
         part: dict[str, Any] = {
@@ -137,7 +131,7 @@ class _Parts:
             part["timings"] = running.timings()
         before = b""
         if running is not None and tells:
-            before = _sse({**part, "prompt_progress": running.progress()})
+            before = sse({**part, "prompt_progress": running.progress()})
         if event.event != "token" or not self._asked.wants_text:
             return before
         self._asked.saw(number, event.text or "")
@@ -146,17 +140,10 @@ class _Parts:
             part["completion_probabilities"] = [
                 probability(token_of(event), self._asked.after)
             ]
-        return before + _sse(part)
-
-    def end(self) -> bytes:
-        return b""
+        return before + sse(part)
 
     def fail(self, refusal: Refusal) -> bytes:
-        return _sse(llama_error(refusal))
-
-
-def _sse(told: dict[str, Any]) -> bytes:
-    return b"data: " + encode(told) + b"\n\n"
+        return sse(llama_error(refusal))
 
 
 _COMMON = {

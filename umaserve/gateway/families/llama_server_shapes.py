@@ -120,18 +120,17 @@ def probability(token: dict[str, Any], after: bool) -> dict[str, Any]:
     name, tops = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
 
     def entry(of: dict[str, Any]) -> dict[str, Any]:
+        value = of["logprob"]
+        if after:
+            value = 0.0 if value is None else math.exp(value)
         return {
             "id": of["token_id"],
             "token": _begun_text(bytes(of["bytes"])),
             "bytes": of["bytes"],
-            name: _probability(of["logprob"]) if after else of["logprob"],
+            name: value,
         }
 
     return entry(token) | {tops: [entry(top) for top in token["top_logprobs"] or ()]}
-
-
-def _probability(logprob: float | None) -> float:
-    return 0.0 if logprob is None else math.exp(logprob)
 
 
 def _begun_text(piece: bytes) -> str:

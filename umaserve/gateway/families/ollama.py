@@ -15,7 +15,13 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic_shapes import input_of
 from umaserve.gateway.families.ollama_history import as_openai
-from umaserve.gateway.translate.answering import cache_header, json_response, stream, whole
+from umaserve.gateway.translate.answering import (
+    Translator,
+    cache_header,
+    json_response,
+    stream,
+    whole,
+)
 from umaserve.gateway.translate.body import (
     flag_of,
     list_of,
@@ -191,7 +197,7 @@ def _end(end: Event, began_ns: int) -> dict[str, Any]:
     }
 
 
-class _Lines:
+class _Lines(Translator):
     """A line of JSON for what is new; tool calls are told when they are whole."""
 
     content_type = LINES
@@ -206,9 +212,6 @@ class _Lines:
     def ping(self) -> bytes:
         """A line that adds nothing: clients take no empty one."""
         return self._line(_content(self._field, Answer()))
-
-    def begin(self) -> bytes:
-        return b""
 
     def begun(self, number: int, begin: Event) -> None:
         self._name = self._name or begin.model
@@ -229,9 +232,6 @@ class _Lines:
             last = _content(self._field, Answer()) | self._new_logprobs()
             out += self._line(last | _end(event, self._began_ns))
         return out
-
-    def end(self) -> bytes:
-        return b""
 
     def fail(self, refusal: Refusal) -> bytes:
         return encode(ollama_error(refusal)) + b"\n"

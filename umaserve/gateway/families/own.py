@@ -13,7 +13,6 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.link import with_model
 from umaserve.gateway.daemon.refusal import (
     Refusal,
-    encode,
     openai_error,
     without_folders,
     wrong,
@@ -21,11 +20,11 @@ from umaserve.gateway.daemon.refusal import (
 from umaserve.gateway.page import page, wants_page
 from umaserve.gateway.translate.accept import preferred
 from umaserve.gateway.translate.answering import (
-    EVENT_STREAM,
-    SSE_COMMENT,
+    Translator,
     cache_header,
     json_response,
     link_of,
+    sse,
     stream,
     whole,
 )
@@ -184,38 +183,19 @@ async def priority(request: Request) -> Response:
 # --- text ----------------------------------------------------------------------------------------
 
 
-class Events:
+class Events(Translator):
     """The socket's events as server-sent events, as they are but for the ``id``."""
-
-    content_type = EVENT_STREAM
-    ping = SSE_COMMENT
 
     def __init__(self, id: str | None) -> None:
         self._id = id
 
-    def begin(self) -> bytes:
-        return b""
-
-    def begun(self, number: int, begin: Event) -> None:
-        pass
-
     def feed(self, number: int, event: Event) -> bytes:
-        return _sse(as_told(event, self._id))
+        return sse(as_told(event, self._id), "event")
 
     def fail(self, refusal: Refusal) -> bytes:
-        return _sse(_error(refusal, self._id))
-
-    def end(self) -> bytes:
-        return b""
-
-
-def _sse(event: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["event"].encode(), encode(event))
-
-
-def _error(refusal: Refusal, id: str | None) -> dict[str, Any]:
-    named = {} if id is None else {"id": id}
-    return {**named, "event": "error", "code": refusal.code, "message": refusal.message}
+        named = {} if self._id is None else {"id": self._id}
+        error = {"event": "error", "code": refusal.code, "message": refusal.message}
+        return sse(named | error, "event")
 
 
 def as_told(event: Event, id: str | None) -> dict[str, Any]:

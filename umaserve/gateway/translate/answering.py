@@ -7,7 +7,7 @@ refused at once has the status of an error.  From then on there is a ping at lea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -18,7 +18,8 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.exchange import Exchange, Numbered
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
-from umaserve.gateway.translate.bias import with_bias_of_texts
+from umaserve.gateway.translate.prompts import tokens_of_each
+from umaserve.protocol.tables.settings import MAX_LOGIT_BIAS
 
 HOLD_S = 2.0
 PING_S = 5.0
@@ -30,34 +31,43 @@ SSE_COMMENT = b": \n\n"
 Headers = dict[str, str]
 
 
-class Translator(Protocol):
-    """Events of the daemon to bytes of one family's stream."""
+class Translator:
+    """Base class of events of the daemon to bytes of one family's stream."""
 
-    @property
-    def content_type(self) -> str:
-        """The stream's media type."""
+    content_type = EVENT_STREAM
 
     @property
     def ping(self) -> bytes:
         """Bytes that keep the stream alive and add nothing to the answer."""
+        return SSE_COMMENT
 
     def begin(self) -> bytes:
-        """Before the first event."""
+        """Return the bytes before the first event."""
+        return b""
 
     def begun(self, number: int, begin: Event) -> None:
-        """The ``begin`` of the request with that number, before its other events."""
+        """Take the ``begin`` of the request with that number, before its other events."""
 
     def feed(self, number: int, event: Event) -> bytes:
-        """A ``token``, ``delta`` or ``eos`` of the request with that number.
+        """Translate a ``token``, ``delta`` or ``eos`` of the request with that number.
 
-        What else the request asked to hear comes too.
+        Other events come too, where the request asked for them.
         """
+        raise NotImplementedError
 
     def fail(self, refusal: Refusal) -> bytes:
-        """Instead of all that would come; ``end`` is not called then."""
+        """Translate an error, which ends the stream; ``end`` is not called then."""
+        raise NotImplementedError
 
     def end(self) -> bytes:
-        """After the last event."""
+        """Return the bytes after the last event."""
+        return b""
+
+
+def sse(told: dict[str, Any], name: str = "") -> bytes:
+    """Return a server-sent event; the value of its field ``name`` is the event's type too."""
+    kind = b"event: %b\n" % told[name].encode() if name else b""
+    return b"%bdata: %b\n\n" % (kind, encode(told))
 
 
 def link_of(request: Request) -> Link:
@@ -111,7 +121,7 @@ async def whole(
     """The end of each request.  Raises ``Refusal``."""
     exchange = Exchange(link_of(request))
     try:
-        for message in await with_bias_of_texts(link_of(request), messages):
+        for message in await _with_bias_of_texts(link_of(request), messages):
             await exchange.begin({**message, "stream": False}, trim)
         return await exchange.whole()
     finally:
@@ -129,7 +139,7 @@ async def stream(
     """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once."""
     exchange = Exchange(link_of(request))
     try:
-        for message in await with_bias_of_texts(link_of(request), messages):
+        for message in await _with_bias_of_texts(link_of(request), messages):
             await exchange.begin(message, trim)
         first = await exchange.next(HOLD_S)
         if first and first[0][1].event == "error":
@@ -139,6 +149,34 @@ async def stream(
         raise
     headers = headers | cache_header(exchange.begun.values())
     return _Stream(exchange, first, translator, headers)
+
+
+async def _with_bias_of_texts(link: Link, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``messages`` of one request, with token ids where ``logit_bias`` has texts.
+
+    The tokens of each text get its bias, as llama-server does it.  The daemon refuses what is
+    malformed.
+    """
+    given = messages[0].get("logit_bias")
+    pairs = [*given.items()] if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or len(pairs) > MAX_LOGIT_BIAS:
+        return messages
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        return messages
+    texts = [text for text, _ in pairs if isinstance(text, str) and not _is_id(text)]
+    if not texts:
+        return messages
+    known = dict(zip(texts, await tokens_of_each(link, texts), strict=True))
+    found = [
+        [token, bias]
+        for name, bias in pairs
+        for token in (known[name] if isinstance(name, str) and name in known else [name])
+    ]
+    return [{**message, "logit_bias": found} for message in messages]
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 class _Stream(Response):

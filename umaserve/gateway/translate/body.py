@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from umaserve.protocol.tables.fields import MAX_PATH_BYTES
 
 # Claude Code offers the models of a gateway whose id has `claude` or `anthropic` in it.
 FOR_ANTHROPIC = "anthropic-local/"
+T = TypeVar("T")
 _decode = msgspec.json.Decoder().decode
 
 
@@ -47,41 +48,31 @@ async def _read(request: Request) -> Any:
 
 def text_of(body: dict[str, Any], name: str, default: str = "") -> str:
     """A field that holds text; ``null`` is the default.  Raises ``Refusal``."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str):
-        raise wrong(name, "be a string")
-    return value
+    return _field(body, name, default, "be a string")
 
 
 def flag_of(body: dict[str, Any], name: str, default: bool = False) -> bool:
     """A field that is true or false.  Raises ``Refusal``."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise wrong(name, "be true or false")
-    return value
+    return _field(body, name, default, "be true or false")
 
 
 def object_of(body: dict[str, Any], name: str) -> dict[str, Any]:
     """A field that is an object; empty where it is missing.  Raises ``Refusal``."""
-    value = body.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise wrong(name, "be an object")
-    return value
+    return _field(body, name, {}, "be an object")
 
 
 def list_of(body: dict[str, Any], name: str) -> list[Any]:
     """A field that is a list; empty where it is missing.  Raises ``Refusal``."""
+    return _field(body, name, [], "be a list")
+
+
+def _field(body: dict[str, Any], name: str, default: T, must: str) -> T:
+    """A field of the default's type; ``null`` is the default.  Raises ``Refusal``."""
     value = body.get(name)
     if value is None:
-        return []
-    if not isinstance(value, list):
-        raise wrong(name, "be a list")
+        return default
+    if not isinstance(value, type(default)):
+        raise wrong(name, must)
     return value
 
 

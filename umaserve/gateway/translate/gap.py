@@ -6,7 +6,7 @@ The model's tokens for a gap stand between the texts as ids, and no text is read
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, encode
@@ -18,13 +18,7 @@ from umaserve.protocol.tables.fields import MAX_INPUTS
 MOST_CHUNKS = MAX_INPUTS // 2 - 4  # a chunk is two texts, and there are a few others
 REPOSITORY, THIS_FILE, OTHER_FILE = "myproject\n", "filename\n", "tmp"  # as llama-server names them
 SNIPPET = "\n\n--- snippet ---\n\n"
-
-
-class Chunk(NamedTuple):
-    """A text of another file, which the model sees before the gap's own."""
-
-    text: str
-    filename: str = OTHER_FILE
+Chunk = tuple[str, str]  # name and text of another file, which the model sees before the gap's own
 
 
 async def with_gap(link: Link, model: dict[str, Any], before: str, behind: str) -> list[int]:
@@ -87,12 +81,12 @@ def _with_heads(gap: dict[str, int], chunks: Sequence[Chunk], room_bytes: int) -
     """
     found: list[str] = []
     room_bytes -= _size(REPOSITORY, THIS_FILE)
-    for chunk in chunks[: -MOST_CHUNKS - 1 : -1]:
-        head = f"{chunk.filename}\n" if "file" in gap else SNIPPET
-        room_bytes -= _size(head, chunk.text)
+    for filename, text in chunks[: -MOST_CHUNKS - 1 : -1]:
+        head = f"{filename}\n" if "file" in gap else SNIPPET
+        room_bytes -= _size(head, text)
         if room_bytes < 0:
             break
-        found += [chunk.text, head]
+        found += [text, head]
     return found[::-1]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
 from umaserve.gateway.translate.body import list_of, objects_of, whole_of
-from umaserve.gateway.translate.pictures import picture_part
+from umaserve.gateway.translate.pictures import Part, picture_part, text_part
 from umaserve.protocol.constraint import NAMES as CONSTRAINTS
 from umaserve.protocol.tables.chat_fields import MAX_BUDGET, PICTURES
 from umaserve.protocol.tables.chat_fields import TEMPLATE as TEMPLATE_FIELDS
@@ -21,16 +21,16 @@ TEMPLATE = tuple(field.name for field in TEMPLATE_FIELDS)
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
-def chat_messages(body: dict[str, Any], name: str = "messages") -> list[dict[str, Any]]:
+def chat_messages(body: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages, with texts for contents; ``null`` is an empty one.  Raises ``Refusal``."""
-    messages = objects_of(body, name)
+    messages = objects_of(body, "messages")
     if not messages:
-        raise wrong(name, "be a list of at least one message")
-    return [_message(message, name) for message in messages]
+        raise wrong("messages", "be a list of at least one message")
+    return [_message(message) for message in messages]
 
 
-def _message(message: dict[str, Any], name: str) -> dict[str, Any]:
-    message = {**message, "content": content_of(message.get("content"), f"{name}[].content")}
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    message = {**message, "content": content_of(message.get("content"), "messages[].content")}
     if message.get("tool_calls"):
         calls = objects_of(message, "tool_calls")
         message["tool_calls"] = [_as_function(call) for call in calls]
@@ -46,7 +46,6 @@ def _as_function(call: dict[str, Any]) -> dict[str, Any]:
     return {"id": call.get("id"), "type": "function", "function": function}
 
 
-Part = dict[str, Any]
 Content = str | list[Part]
 
 
@@ -58,10 +57,11 @@ def content_of(content: Any, name: str) -> Content:
         return content
     if not isinstance(content, list) or not all(isinstance(part, dict | str) for part in content):
         raise wrong(name, "be a string or a list of parts")
-    return [_part(part, name) for part in content]
+    return [part_of(part, name) for part in content]
 
 
-def _part(part: dict[str, Any] | str, name: str) -> Part:
+def part_of(part: dict[str, Any] | str, name: str) -> Part:
+    """A part of a content as the socket takes it.  Raises ``Refusal``."""
     if isinstance(part, str):
         return text_part(part)
     kind = part.get("type")
@@ -73,11 +73,6 @@ def _part(part: dict[str, Any] | str, name: str) -> Part:
     if text is not None and not isinstance(text, str):
         raise wrong(f"{name}[].text", "be a string")
     return text_part(text or "")
-
-
-def text_part(text: str) -> Part:
-    """A part that the model reads."""
-    return {"type": "text", "text": text}
 
 
 def unread_part(kind: Any) -> Part:
@@ -212,10 +207,6 @@ def wants_deltas(message: Mapping[str, Any]) -> bool:
 def tool_call(call: dict[str, Any]) -> tuple[str, str, str]:
     """Id, name and arguments of a call in a whole message."""
     function = call.get("function") or call
-    return str(call.get("id") or ""), str(function.get("name") or ""), arguments_of(function)
-
-
-def arguments_of(function: dict[str, Any]) -> str:
-    """The arguments as text, however they are written."""
     value = function.get("arguments")
-    return value if isinstance(value, str) else encode(value or {}).decode()
+    arguments = value if isinstance(value, str) else encode(value or {}).decode()
+    return str(call.get("id") or ""), str(function.get("name") or ""), arguments

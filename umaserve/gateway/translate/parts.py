@@ -32,6 +32,14 @@ class Answer:
         """The calls that can be carried out."""
         return [call for call in self.calls if not call.is_cut]
 
+    def piece(self) -> Piece:
+        """All of it as a single part."""
+        calls = [
+            {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
+            for index, call in enumerate(self.calls)
+        ]
+        return Piece(self.text, self.reasoning, calls)
+
 
 @dataclass
 class Piece:
@@ -94,9 +102,4 @@ class Pieces:
     def _at_once(self, end: Event) -> Piece:
         if not isinstance(end.message, dict):
             return Piece("".join(self._held))
-        whole = answer_of(end)
-        calls = [
-            {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
-            for index, call in enumerate(whole.calls)
-        ]
-        return Piece(whole.text, whole.reasoning, calls)
+        return answer_of(end).piece()

@@ -61,5 +61,5 @@ def prompt_parts(prompt: Any, pictures: Any) -> list[Part]:
 
 
 def text_part(text: str) -> Part:
-    """Return the part for a text."""
+    """Return the part for a text, which the model reads."""
     return {"type": "text", "text": text}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from umaserve.gateway.daemon.link import ROLE, Link
 from umaserve.gateway.daemon.refusal import wrong
@@ -77,12 +77,9 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-async def tokens_of(
-    link: Link, text: str, *, add_special: bool = False, parse_special: bool = True
-) -> list[int]:
+async def tokens_of(link: Link, text: str, *, add_special: bool = False) -> list[int]:
     """Token ids of a text."""
-    options = {"add_special": add_special, "parse_special": parse_special}
-    (found,) = await tokens_of_each(link, [text], **options)
+    (found,) = await tokens_of_each(link, [text], add_special=add_special)
     return found
 
 
@@ -133,15 +130,11 @@ async def count_of(link: Link, fields: dict[str, Any]) -> dict[str, Any]:
     return {"input_tokens": len(tokens), **unread}
 
 
-class Rendered(NamedTuple):
-    """Prompt of a conversation, and the field that lists the conversation's unread parts."""
+async def rendered(link: Link, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Render a conversation as the prompt that the model reads.
 
-    prompt: str
-    unread: dict[str, Any]
-
-
-async def rendered(link: Link, fields: dict[str, Any]) -> Rendered:
-    """Render a conversation as the prompt that the model reads."""
+    The field that lists the conversation's unread parts comes with it.
+    """
     answer = await link.ask({"type": "render", **fields})
     unread = answer.get("unread")
-    return Rendered(str(answer["prompt"]), {"uma_unread": unread} if unread else {})
+    return str(answer["prompt"]), {"uma_unread": unread} if unread else {}

@@ -34,13 +34,15 @@ def finite(value: Any) -> float:
 
 
 def own_text(entry: dict[str, Any]) -> str:
-    """The text of a token or of an alternative; the name of a token without text.
+    """The text of a token or of an alternative; the daemon's word for a token without text.
 
     Bytes that are no whole characters are escapes (``\\xf0\\x9f``), as OpenAI writes them.
     """
     data = bytes(entry["bytes"])
+    if not data:
+        return str(entry["token"] if "token" in entry else entry["text"])
     try:
-        return data.decode() if data else name_of(entry)
+        return data.decode()
     except UnicodeDecodeError:
         return "".join(f"\\x{byte:02x}" for byte in data)
 
@@ -52,8 +54,3 @@ def is_text(entry: dict[str, Any]) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def name_of(entry: dict[str, Any]) -> str:
-    """The daemon's word for a token, or for an alternative."""
-    return str(entry["token"] if "token" in entry else entry["text"])

@@ -54,7 +54,11 @@ def in_our_order(body: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, A
     for step, off in _OFF.items():
         if step not in named:
             fields |= off
-    at_work = [step for step in named if _does_something(step, fields)]
+    at_work = [
+        step
+        for step in named
+        if any(fields.get(name, DEFAULTS[name]) != off for name, off in _OFF[step].items())
+    ]
     if _number(fields.get("temperature", DEFAULTS["temperature"])) <= 0:  # the best one is taken
         at_work = [step for step in at_work if step not in _KEEP_THE_BEST]
     if at_work != [step for step in STEPS if step in at_work]:
@@ -74,10 +78,6 @@ def _named(given: Any) -> list[str]:
     if not all(name in _OFF or name in _ABSENT for name in names):
         raise wrong("samplers", f"be a list of {', '.join(STEPS)}")
     return names
-
-
-def _does_something(step: str, fields: Mapping[str, Any]) -> bool:
-    return any(fields.get(name, DEFAULTS[name]) != off for name, off in _OFF[step].items())
 
 
 def _number(value: Any) -> float:

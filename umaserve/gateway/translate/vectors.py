@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import sys
 from array import array
 from typing import Any, NamedTuple
 
@@ -53,7 +52,7 @@ async def vectors_of(
         group = first_group(inputs[len(found.rows) :], fit, link.max_frame_bytes // 2)
         message = {"type": "embed", "input": group, "encoding_format": "base64"}
         answer = await link.ask({**message, "truncate": truncate}, None)
-        rows = [_decoded(text) for text in answer["embeddings"]]
+        rows = [array("f", base64.b64decode(text)) for text in answer["embeddings"]]
         n_embd = len(rows[0])
         if wanted > n_embd:
             raise wrong("dimensions", f"be at most {n_embd}: the model's vectors have no more")
@@ -115,21 +114,6 @@ def first_group(inputs: list[Any], size: int, most_bytes: int) -> list[Any]:
             break
         group.append(each)
     return group
-
-
-def _decoded(text: str) -> array[float]:
-    numbers = array("f", base64.b64decode(text))
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
-def encoded(numbers: array[float]) -> str:
-    """The bytes of float32 (little-endian) in base64."""
-    if sys.byteorder == "big":
-        numbers = array("f", numbers)
-        numbers.byteswap()
-    return base64.b64encode(numbers).decode("ascii")
 
 
 def _cut(numbers: array[float], wanted: int) -> array[float]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from umaserve.protocol.tables import chat_fields, constraint_fields, settings
+from umaserve.protocol.tables import chat_fields, settings
 from umaserve.protocol.tables.field import Field, flag, number, whole
 
 MAX_ID_CHARS = 128
@@ -62,7 +62,7 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     ),
     chat_fields.MESSAGES,
     *chat_fields.OPTIONS,
-    *constraint_fields.FIELDS,
+    *settings.CONSTRAINTS,
     Field(
         "max_tokens",
         int | float,

@@ -1,5 +1,5 @@
-"""Fields that every HTTP dialect takes too, by these names: how tokens are chosen, and how a
-request is handled."""
+"""Fields that every HTTP dialect takes too, by these names: how tokens are chosen, how a request is
+handled, and what constrains its answer."""
 
 from __future__ import annotations
 
@@ -155,6 +155,24 @@ HANDLING: tuple[Field, ...] = (
         "its numbers",
     ),
     LORA,
+)
+# what an answer has to follow; a request has one of them at most
+CONSTRAINTS: tuple[Field, ...] = (
+    Field(
+        "response_format",
+        msgspec.Raw,
+        'an object: {"type": "text"}, {"type": "json_object"} or '
+        '{"type": "json_schema", "json_schema": {"schema": ...}}',
+        note="what the answer is, as OpenAI writes it",
+    ),
+    Field(
+        "json_schema",
+        msgspec.Raw,
+        "a JSON schema: an object, true or false",
+        note="the answer is JSON that this schema allows",
+    ),
+    Field("regex", str, "a string", note="the whole answer matches it; empty = off"),
+    Field("grammar", str, "a string", note="the answer follows it; GBNF; empty = off"),
 )
 LORA_WORDS = {f"lora[].{field.name}": field.words for field in LORA_FIELDS} | {
     "lora[]": "an object of id and scale"

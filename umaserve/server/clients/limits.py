@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from umaserve.config import Config
+from umaserve.protocol import Limits
 
 BYTES_A_TOKEN = 8  # of a prompt: text has 3 to 5, indented code more
 LEAST_PROMPT_BYTES = 64 * 1024
 AROUND_BYTES = 64 * 1024  # of a frame: its other fields, and what JSON escapes
 PICTURE_BYTES = 24 * 1024 * 1024  # of all pictures of a conversation
 LEAST_BODY_BYTES = 32 * 1024 * 1024  # of HTTP: pictures that are not read, conversations too long
-
-
-class Limits(NamedTuple):
-    """Bytes of a prompt, of a frame and of a body of HTTP, and tokens that one request may ask for.
-
-    ``n_ctx`` are the tokens that one session holds; 0 = nobody knows yet.  ``max_picture_bytes``
-    are those of all pictures of a conversation, as base64; 0 = every model reads text only.
-    """
-
-    max_prompt_bytes: int
-    max_frame_bytes: int
-    max_tokens: int
-    max_body_bytes: int
-    n_ctx: int
-    max_picture_bytes: int
 
 
 def limits_of(config: Config, positions: int, sees: bool = False) -> Limits:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from umaserve.budget import Budget
 from umaserve.config import Config
-from umaserve.server.clients.limits import Limits
 from umaserve.server.clients.shares import FrameBudget, FrontTime
 from umaserve.server.log.lines import Log
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 
 if TYPE_CHECKING:
-    from umaserve.protocol import AdminMessage
+    from umaserve.protocol import AdminMessage, Limits
 
 
 class Answers(Protocol):

@@ -66,9 +66,8 @@ def domain_of(request: Request) -> str | None:
 def _constraint(request: Request) -> m.Constraint | None:
     """Constraint of the answer, with the budget of its thoughts; None: nothing binds it."""
     chat, thoughts = request.message.chat, None
-    if request.rendered is not None and request.rendered.thoughts is not None:
-        found = request.rendered.thoughts
-        thoughts = m.Thoughts(found.start, found.ends, found.open, found.calls)
+    if request.rendered is not None:
+        thoughts = request.rendered.thoughts
     bound = _bound(request, thoughts)
     is_all = request.message.constraint is not None and not (chat.bound or must_call(chat))
     if chat.thinking_budget is None or thoughts is None or is_all:

@@ -121,33 +121,23 @@ class _ChatChunks(Chunks):
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self._begun = [False] * choices
         self._with_logprobs = "logprobs" in message
-        self._has_extras = self._with_logprobs or self._per_token
-        self._plain = not takes_deltas and not self._has_extras
 
     def begun(self, number: int, begin: Event) -> None:
         super().begun(number, begin)
         self._pieces[number].takes_deltas = begin.deltas
-        self._plain = not begin.deltas and not self._has_extras
 
     def feed(self, number: int, event: Event) -> bytes:
         out = b"" if self._begun[number] else self._first(number)
         out += self._timed(number, event)
         if event.event in ("begin", "progress"):
             return out
-        if self._plain and event.event == "token":  # most of all chunks
-            if not event.text:
-                return out
-            return out + self._chunk(
-                b'"choices":[{"index":%d,"delta":{"content":%b},"finish_reason":null}]'
-                % (number, encode(event.text))
-            )
         if event.event == "token" and self._with_logprobs:
             self._tokens[number].append(token_of(event))
         piece = self._pieces[number].of(event)
         if piece or (self._with_logprobs and self._tokens[number] and event.event != "delta"):
             out += self._delta(number, piece)
         if event.event == "eos":
-            out += self._last(number, event)
+            out += self._choice(number, {}, finish_reason(event), event)
         return out
 
     def _first(self, number: int) -> bytes:
@@ -166,10 +156,6 @@ class _ChatChunks(Chunks):
             delta["tool_calls"] = [_call_delta(call) for call in piece.calls]
         return self._choice(number, delta, None)
 
-    def _last(self, number: int, event: Event) -> bytes:
-        self._ends[number] = event
-        return self._choice(number, {}, finish_reason(event), event)
-
     def _choice(
         self, number: int, delta: dict[str, Any], reason: str | None, end: Event | None = None
     ) -> bytes:
@@ -177,11 +163,7 @@ class _ChatChunks(Chunks):
         if self._with_logprobs and self._tokens[number]:
             choice["logprobs"] = chat_logprobs(self._tokens[number])
             self._tokens[number] = []
-        told = self._timings(number, end)
-        if end is not None:
-            more = unread_field(end) | metadata_field(end.metadata)
-            told += b"," + encode(more)[1:-1] if more else b""
-        return self._chunk(b'"choices":[%b]%b' % (encode(choice), told))
+        return self._chunk(b'"choices":[%b]%b' % (encode(choice), self._tail(number, end)))
 
 
 def _call_delta(call: dict[str, Any]) -> dict[str, Any]:

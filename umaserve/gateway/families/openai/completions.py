@@ -162,7 +162,6 @@ class _TextChunks(Chunks):
             elif text:
                 out += self._choice(number, text, b"null", None)
         elif event.event == "eos":
-            self._ends[number] = event
             out += self._choice(number, "", b"null", finish_reason(event), event)
         return out
 
@@ -182,13 +181,9 @@ class _TextChunks(Chunks):
         reason: str | None,
         end: Event | None = None,
     ) -> bytes:
-        told = self._timings(number, end)
-        more = {} if end is None else unread_field(end) | metadata_field(end.metadata)
-        if more:
-            told += b"," + encode(more)[1:-1]
         return self._chunk(
             b'"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
-            % (number, encode(text), logprobs, encode(reason), told)
+            % (number, encode(text), logprobs, encode(reason), self._tail(number, end))
         )
 
 

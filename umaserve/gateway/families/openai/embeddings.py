@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -9,7 +11,7 @@ from umaserve.gateway.daemon.refusal import malformed
 from umaserve.gateway.translate.answering import json_response
 from umaserve.gateway.translate.body import flag_of, read_object, text_of
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.vectors import encoded, vectors_of
+from umaserve.gateway.translate.vectors import vectors_of
 
 
 async def embeddings(request: Request) -> Response:
@@ -25,7 +27,7 @@ async def embeddings(request: Request) -> Response:
         {
             "object": "embedding",
             "index": number,
-            "embedding": encoded(row) if form == "base64" else row.tolist(),
+            "embedding": base64.b64encode(row).decode() if form == "base64" else row.tolist(),
         }
         for number, row in enumerate(found.rows)
     ]

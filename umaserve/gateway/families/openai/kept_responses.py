@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import decode_any
-from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
+from umaserve.gateway.daemon.refusal import Refusal, wrong
 from umaserve.gateway.families.openai.kept import Entry
-from umaserve.gateway.translate.answering import EVENT_STREAM, json_response
+from umaserve.gateway.translate.answering import EVENT_STREAM, json_response, sse
 from umaserve.gateway.translate.body import objects_of
 from umaserve.gateway.translate.endpoint import Endpoint
 
@@ -32,8 +32,7 @@ async def one_response(request: Request) -> Response:
         raise wrong("starting_after", "be a whole number")
     first = int(after) + 1 if after else 0
     told = [
-        b"event: %b\ndata: %b\n\n"
-        % (event["type"].encode(), encode({**event, "sequence_number": number}))
+        sse({**event, "sequence_number": number}, "type")
         for number, event in enumerate(_events(decode_any(response)))
         if number >= first
     ]

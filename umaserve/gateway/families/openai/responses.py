@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, openai_error, wrong
+from umaserve.gateway.daemon.refusal import Refusal, not_there, openai_error, wrong
 from umaserve.gateway.families.openai.items import (
     ITEM,
     TOOL,
@@ -24,10 +24,11 @@ from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.families.openai.shapes import COUNTED
 from umaserve.gateway.translate.answering import (
-    EVENT_STREAM,
+    Translator,
     cache_header,
     json_response,
     link_of,
+    sse,
     stream,
     whole,
 )
@@ -42,7 +43,7 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.parts import Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
@@ -126,10 +127,8 @@ def _check(body: dict[str, Any]) -> None:
             raise not_there(f'"{name}"')
 
 
-class _Response:
+class _Response(Translator):
     """A response, whole or as a stream of numbered events."""
-
-    content_type = EVENT_STREAM
 
     def __init__(
         self,
@@ -151,11 +150,7 @@ class _Response:
         """All at once."""
         self._body["model"] = self._body["model"] or end.model
         answer = answer_of(end)
-        calls = [
-            {"index": index, "id": call.id, "name": call.name, "arguments": call.arguments}
-            for index, call in enumerate(answer.calls)
-        ]
-        self._output.take(Piece(answer.text, answer.reasoning, calls))
+        self._output.take(answer.piece())
         self._output.finish(end.reason == "length", answer.calls)
         return self._ended(end)
 
@@ -199,9 +194,6 @@ class _Response:
         told["prompt_progress"] = running.progress()
         return [told | ({"timings": running.timings()} if self._per_token else {})]
 
-    def end(self) -> bytes:
-        return b""
-
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error(refusal)["error"]
         told = {name: error[name] for name in _TOLD_ERROR if name in error}
@@ -209,12 +201,11 @@ class _Response:
         return self._events([{"type": "response.failed", "response": failed}])
 
     def _events(self, events: list[dict[str, Any]]) -> bytes:
-        parts = []
+        out = b""
         for event in events:
-            told = encode({**event, "sequence_number": self._number})
-            parts.append(b"event: %b\ndata: %b\n\n" % (event["type"].encode(), told))
+            out += sse({**event, "sequence_number": self._number}, "type")
             self._number += 1
-        return b"".join(parts)
+        return out
 
     def _ended(self, end: Event) -> dict[str, Any]:
         told = self._whole(end)

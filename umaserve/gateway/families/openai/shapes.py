@@ -10,9 +10,10 @@ from typing import Any
 import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
-from umaserve.gateway.translate.answering import EVENT_STREAM, SSE_COMMENT
+from umaserve.gateway.translate.answering import Translator, sse
 from umaserve.gateway.translate.body import flag_of, object_of
 from umaserve.gateway.translate.choices import MAX_CHOICES
+from umaserve.gateway.translate.parts import unread_field
 from umaserve.gateway.translate.rated import entry_of, finite, is_text, own_text
 from umaserve.gateway.translate.sampling import n_probs
 from umaserve.gateway.translate.schemas import ASKED, FLAG, PROGRESS, SOCKET, of_socket
@@ -64,11 +65,6 @@ def usage(ends: Sequence[Event], choices: int = 1) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
-
-
-def wants_usage(body: dict[str, Any]) -> bool:
-    """Whether a stream ends with its usage."""
-    return object_of(body, "stream_options").get("include_usage") is True
 
 
 def chat_logprobs(tokens: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -145,23 +141,19 @@ def metadata_field(value: Any) -> dict[str, Any]:
     return {} if value is None else {"metadata": value}
 
 
-class Chunks:
+class Chunks(Translator):
     """The common half of OpenAI's streams."""
 
-    content_type = EVENT_STREAM
-    ping = SSE_COMMENT
     nothing = b""  # the fields of a choice that adds nothing
 
     def __init__(self, head: dict[str, Any], choices: int, body: dict[str, Any]) -> None:
         self._head, self._start = head, b"data: " + encode(head)[:-1]
-        self._choices, self._with_usage = choices, wants_usage(body)
+        self._choices = choices
+        self._with_usage = object_of(body, "stream_options").get("include_usage") is True
         self._ends: dict[int, Event] = {}
         self._running: dict[int, Running] = {}
         self._per_token = flag_of(body, "timings_per_token")
         self._progress = flag_of(body, "return_progress")
-
-    def begin(self) -> bytes:
-        return b""
 
     def begun(self, number: int, begin: Event) -> None:
         if not self._head["model"]:  # it was not there yet when the request came
@@ -180,16 +172,19 @@ class Chunks:
             told += b',"timings":' + encode(running.timings())
         return self._chunk(b'"choices":[{"index":%d,%b}],' % (number, self.nothing) + told)
 
-    def _timings(self, number: int, end: Event | None = None) -> bytes:
-        """The field ``timings`` of a chunk: of each where that is asked for, and of the last."""
-        if end is not None and not self._with_usage:
-            return b',"timings":' + encode(timings(end))
+    def _tail(self, number: int, end: Event | None = None) -> bytes:
+        """The fields behind a choice: ``timings`` where asked for, and what the end tells."""
+        told: dict[str, Any] = {}
         if end is None and self._per_token and number in self._running:
-            return b',"timings":' + encode(self._running[number].timings())
-        return b""
+            told = {"timings": self._running[number].timings()}
+        if end is not None:
+            self._ends[number] = end
+            told = {} if self._with_usage else {"timings": timings(end)}
+            told |= unread_field(end) | metadata_field(end.metadata)
+        return b"," + encode(told)[1:-1] if told else b""
 
     def fail(self, refusal: Refusal) -> bytes:
-        return b"data: " + encode(openai_error(refusal)) + b"\n\n"
+        return sse(openai_error(refusal))
 
     def end(self) -> bytes:
         if not self._with_usage:

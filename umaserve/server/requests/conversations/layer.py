@@ -7,13 +7,12 @@ anything.  A question that takes long goes on by itself, and the next one gets a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 import trio
 
-from umaserve.chat import questions
 from umaserve.chat.process import ChatProcess, ProcessEnded
 from umaserve.chat.questions import (
     Abilities,
@@ -28,8 +27,6 @@ from umaserve.chat.questions import (
 from umaserve.protocol import (
     E_PROTO_003,
     E_RUNTIME_003,
-    ChatMessage,
-    ChatOptions,
     ProtocolError,
 )
 from umaserve.server.engines.descriptors import RESERVE
@@ -46,23 +43,6 @@ MOST_SLOW = 3  # processes that work on such questions; then the others wait
 Outcome = Answer | ProtocolError
 Done = Callable[[Outcome], None]
 Forget = Callable[[], None]
-
-
-def conversation(
-    messages: Sequence[ChatMessage], options: ChatOptions, *, spans: bool = False
-) -> bytes:
-    """The question for its prompt."""
-    return questions.render(
-        messages,
-        tools=options.tools,
-        tool_choice=options.tool_choice,
-        parallel_tool_calls=options.parallel_tool_calls,
-        thinking=options.thinking,
-        chat_template_kwargs=options.chat_template_kwargs,
-        continue_final_message=options.continue_final_message,
-        bound=options.bound,
-        spans=spans,
-    )
 
 
 @dataclass

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from umaserve.chat.questions import Abilities, Rendered
+from umaserve.chat.questions import Abilities, Rendered, render
 from umaserve.protocol import E_PROTO_005, E_RUNTIME_001, ProtocolError
 from umaserve.protocol.chat import must_call
 from umaserve.protocol.history import ContentPart, pictures_of
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.eyes import Eyes
 from umaserve.server.requests.conversations.eyes import Outcome as EyesOutcome
-from umaserve.server.requests.conversations.layer import ChatLayer, Outcome, conversation
+from umaserve.server.requests.conversations.layer import ChatLayer, Outcome
 from umaserve.server.requests.conversations.pictures import (
     is_of_another,
     placed,
@@ -69,7 +69,7 @@ class Prompts:
             return
         assert request.message.messages is not None
         request.rendered, request.rendered_by = None, engine.chat
-        asked = conversation(request.message.messages, request.message.chat)
+        asked = render(request.message.messages, request.message.chat)
 
         def use(outcome: Outcome) -> None:
             if self._take(request, outcome, engine):

@@ -165,7 +165,7 @@ def toml(value: Any) -> str:
         return adapters_toml(value)
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple) and len(value) == 2 and all(each in KV_TYPES.values() for each in value):
+    if isinstance(value, tuple) and len(value) == 2 and set(value) <= set(KV_TYPES.values()):
         return f'"{value[0]}:{value[1]}"'
     if isinstance(value, tuple):
         return "[" + ", ".join(map(toml, value)) + "]"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from umaserve.llama import builds
 from umaserve.system.own_python import run_code
+from umaserve.system.processor import logical_cores
 
 from . import BuildError
 from .backends import Choice
@@ -78,12 +79,8 @@ class Plan:
 
 def default_jobs() -> int:
     """Compilers to run at once: one a processor, as far as memory allows."""
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(processors, memory // _BYTES_PER_JOB))
+    return max(1, min(logical_cores(), memory // _BYTES_PER_JOB))
 
 
 def _environment(tree: Path, folder: Path, tools: Toolchain) -> dict[str, str]:

@@ -265,7 +265,7 @@ def _plan_back(kept: Kept) -> list[Back] | None:
                 say(f"({file.path} is gone since)")
                 plan.append((file.path, now, before, []))
                 continue
-            back, stay = taken_back(file.language, now, before or b"", file.puts)
+            back, stay = taken_back(file.language, now, before or b"", file.edits)
             say(f"({file.path} has changed since; only what `connect` wrote goes)")
             if stay:
                 say(f"(what you have changed since stays: {', '.join(map(spelled, stay))})")

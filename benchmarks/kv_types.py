@@ -31,9 +31,10 @@ import numpy as np
 
 from benchmarks import machine, plots
 from benchmarks.kv_perplexity import HEAD_MAJOR, TOKEN_MAJOR, Kind, perplexities
-from benchmarks.kv_tables import lines
+from benchmarks.kv_tables import whole
 from benchmarks.machine import build, spread
 from benchmarks.models import model_path
+from benchmarks.report import around, number
 from benchmarks.turns import say
 from umaserve import llama
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
@@ -223,7 +224,7 @@ def main() -> None:
     shown = Path(options.model).name.removesuffix(".gguf")
     label = shown if build().backend == "cpu" else f"{build().backend}-{shown}"
     name = options.name or f"kv_types-{label}"
-    for line in lines(label, result, lambda value: "-" if value is None else f"{value:.3g}"):
+    for line in whole(result, number, around)[1]:
         print("  ".join(f"{cell:>12}" for cell in line))
     path = machine.save(name, result)
     write_csv(path.with_name(f"{name}.csv.gz"), table)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.daemon import Client, Daemon
 from benchmarks.machine import build, ratio, save, spread
 from benchmarks.models import model_path
-from benchmarks.restart_tables import HEAD, line
+from benchmarks.restart_tables import whole
 from benchmarks.sides import quiet_death
 from benchmarks.turns import say
 from umaserve.bench.prompts import Prompts
@@ -130,7 +130,8 @@ def main() -> None:
     shown = Path(options.model).name.removesuffix(".gguf")
     label = shown if build().backend == "cpu" else f"{build().backend}-{shown}"
     name = options.name or f"restart-{label}"
-    for title, value in zip(HEAD, line(label, result, lambda s: f"{s['median']:.4g}"), strict=True):
+    head, (line,) = whole(result, lambda s: f"{s['median']:.4g}")
+    for title, value in zip(head, line, strict=True):
         print(f"{title:38}{value}")
     print("written to", save(name, result).name)
 

@@ -203,7 +203,7 @@ def ninja_reader(update: Callable[[float, float, str], None]) -> Callable[[str],
 
 def gather(tree: Path, compiled: Path, out: Path, plan: Plan, tools: Toolchain) -> None:
     """Puts libraries, headers, vocabularies and the licence into `out`, the manifest last."""
-    libraries = _copy_libraries(compiled, out / "lib", core=True)
+    _copy_libraries(compiled, out / "lib", core=True)
     (out / "include").mkdir()
     for header in (*(tree / "include").glob("*.h"), *(tree / "ggml" / "include").glob("*.h")):
         shutil.copy2(header, out / "include" / header.name)
@@ -229,7 +229,6 @@ def gather(tree: Path, compiled: Path, out: Path, plan: Plan, tools: Toolchain) 
         "cpu": None if plan.portable else builds.cpu_signature(),
         "cmake": [*plan.choice.cmake, *plan.extra],
         "compiler": tools.cxx,
-        "libraries": libraries,
         "created": time.time(),
     }
     (out / builds.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
@@ -242,16 +241,13 @@ def gather_peers(compiled: Path, out: Path) -> None:
         shutil.copy2(compiled / name, out / name)
 
 
-def _copy_libraries(compiled: Path, out: Path, *, core: bool) -> list[str]:
-    """Copies shared libraries with their version links; returns the names."""
+def _copy_libraries(compiled: Path, out: Path, *, core: bool) -> None:
+    """Copies shared libraries with their version links."""
     out.mkdir(parents=True, exist_ok=True)
-    names = []
     for path in sorted(compiled.glob("lib*")):
         is_library = ".so" in path.name or path.suffix == ".dylib"
         if is_library and core == bool(_CORE_LIBRARY.match(path.name)):
             shutil.copy2(path, out / path.name, follow_symlinks=False)
-            names.append(path.name)
-    return names
 
 
 _PROBE = """

@@ -32,10 +32,9 @@ from umaserve.llama import builds
 from umaserve.llama.building import (
     BuildError,
     backends,
-    chat,
     compile,
-    eyes,
     git,
+    programs,
     samplers,
     source,
 )
@@ -180,10 +179,7 @@ def _build(what: source.Source, plan: compile.Plan, more: _More, report: Reporte
     root = builds.builds_root()
     target = root / plan.key
 
-    def waiting(owner: str) -> None:
-        report.say(f"Process {owner} is building {plan.key}; waiting for it")
-
-    with file_lock(root / f".{plan.key}.lock", waiting) as lock:
+    with file_lock(root / f".{plan.key}.lock", f"building {plan.key}", report.say) as lock:
         build = builds.read_build(target)
         if build is not None and not more.is_missing(build) and not build.lacks_chat:
             return build  # the one waited for made it
@@ -208,9 +204,9 @@ def _build(what: source.Source, plan: compile.Plan, more: _More, report: Reporte
                 build = builds.read_build(target)
             if build is not None and build.lacks_chat:
                 with _samplers_meanwhile(build, more.samplers, report):
-                    chat.make(tree, build, aside, plan.jobs, tools, log, report, lock)
+                    programs.make_chat(tree, build, aside, plan.jobs, tools, log, report, lock)
             if more.eyes and build is not None and not build.eyes_program:
-                eyes.make(tree, build, aside, plan.jobs, tools, log, report, lock)
+                programs.make_eyes(tree, build, aside, plan.jobs, tools, log, report, lock)
             if more.peers and build is not None and not build.has_peers:
                 compiled = compile.compile_tree(
                     tree, commit, aside / "peers", *rest, peers_of=target
@@ -260,10 +256,8 @@ def ensure_binding(build: Build, report: Reporter | None = None) -> None:
         return
     from bindings.compile import compile_module
 
-    def waiting(owner: str) -> None:
-        report.say(f"Process {owner} is compiling the binding of {build.key}; waiting for it")
-
-    with file_lock(folder.with_name(f".{folder.name}.lock"), waiting):
+    doing = f"compiling the binding of {build.key}"
+    with file_lock(folder.with_name(f".{folder.name}.lock"), doing, report.say):
         if module_file(folder).exists():
             return
         log = _log_path(f"binding-{build.key}")
@@ -289,10 +283,8 @@ def fetch_vulkan_headers(report: Reporter) -> Path:
     aside = folder.with_name(f".tmp-{folder.name}")
     log = _log_path("vulkan-headers")
 
-    def waiting(owner: str) -> None:
-        report.say(f"Process {owner} is fetching Vulkan headers; waiting for it")
-
-    with file_lock(folder.with_name(f".{folder.name}.lock"), waiting):
+    lock = folder.with_name(f".{folder.name}.lock")
+    with file_lock(lock, "fetching Vulkan headers", report.say):
         shutil.rmtree(aside, ignore_errors=True)
         try:
             with report.step("Fetching newer Vulkan headers") as step:

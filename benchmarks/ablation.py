@@ -29,12 +29,13 @@ from typing import Any
 
 from benchmarks import ablated, machine
 from benchmarks.daemon import Client, Daemon
-from benchmarks.documents import Documents
 from benchmarks.machine import ratio, save, spread
 from benchmarks.models import model_path
 from benchmarks.timeline import percentile
 from benchmarks.turns import say
+from umaserve.bench.prompts import Prompts
 from umaserve.policy.base import FEATURES
+from umaserve.system.processor import logical_cores
 
 PROCESSOR = "slices,bandwidth,team_rows"
 ACCELERATOR = "ready_graph,meanwhile,ready_pages"
@@ -72,7 +73,7 @@ def start(name: str, options: argparse.Namespace) -> Daemon:
         flags += ["--backend", options.backend_lib]
     if machine.build().backend == "cpu" and "--threads" not in flags:
         # each chooses for itself else, by what else runs at its start
-        flags += ["--threads", str(machine.usable_cpus())]
+        flags += ["--threads", str(logical_cores())]
     if switches:
         flags += ["--without", switches]
     return Daemon(*flags, module=["benchmarks.ablated", patches] if patches else None)
@@ -133,7 +134,7 @@ class Round:
     """Everything that one daemon is asked for once; `figures` has what came of it."""
 
     def __init__(
-        self, daemon: Daemon, options: argparse.Namespace, words: Documents, seconds: float
+        self, daemon: Daemon, options: argparse.Namespace, words: Prompts, seconds: float
     ) -> None:
         self._daemon, self._options, self._words = daemon, options, words
         self._seconds = seconds
@@ -255,7 +256,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         machine.BACKEND = options.backend_lib
     processor = machine.build().backend == "cpu"
     parts = (options.leave_out or (PROCESSOR if processor else ACCELERATOR)).split(",")
-    words, found = Documents(20261126), {name: [] for name in (WHOLE, *parts)}  # type: ignore[var-annotated]
+    words, found = Prompts(20261126), {name: [] for name in (WHOLE, *parts)}  # type: ignore[var-annotated]
     with ExitStack() as stack:
         daemons = {}
         for name in found:

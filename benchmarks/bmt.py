@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import BACKEND, build, save, usable_cpus
+from benchmarks.machine import BACKEND, build, save
 from benchmarks.models import model_path
 from benchmarks.turns import say
 from umaserve import llama
@@ -35,6 +35,7 @@ from umaserve.engine.native.batch import Batch
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.bytes import bandwidth
+from umaserve.system.processor import logical_cores
 
 _SELF = Path("/proc/self")
 _PR_SET_THP_DISABLE = 41
@@ -51,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--prompts", default="16,128", help="prompt tokens, alone and beside one row")
     out.add_argument("--depth", type=int, default=512, help="KV cells that each row holds")
     out.add_argument("--rounds", type=int, default=7, help="timed ticks of each kind")
-    out.add_argument("--threads", type=int, default=usable_cpus())
+    out.add_argument("--threads", type=int, default=logical_cores())
     out.add_argument("--name", default="", help="of the result file")
     return out
 

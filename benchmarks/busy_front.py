@@ -23,10 +23,11 @@ from typing import Any
 
 from benchmarks import streams
 from benchmarks.daemon import Daemon
-from benchmarks.machine import save, spread, usable_cpus
+from benchmarks.machine import save, spread
 from benchmarks.models import model_path
 from benchmarks.prompts import prompts
 from benchmarks.turns import say
+from umaserve.system.processor import logical_cores
 
 QUIET, BUSY = "quiet", "busy"
 POLL_MS = 200
@@ -41,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--connections", type=int, default=200)
     out.add_argument("--tokens", type=int, default=400, help="of a stretch")
     out.add_argument("--rounds", type=int, default=6)
-    out.add_argument("--threads", type=int, default=max(1, usable_cpus() // 4))
+    out.add_argument("--threads", type=int, default=max(1, logical_cores() // 4))
     out.add_argument("--name", default="busy_front", help="of the result file")
     out.add_argument("--crowd", metavar="SOCKET", help=argparse.SUPPRESS)
     return out
@@ -142,7 +143,7 @@ def main() -> None:
     options = parser().parse_args()
     if options.crowd:
         crowd(options.crowd, options.connections)
-    if usable_cpus() < 4:
+    if logical_cores() < 4:
         say(f"{os.cpu_count()} cores are none to spare: the crowd takes the library's")
     result = measure(options)
     print(json.dumps(result, indent=1))

@@ -35,7 +35,7 @@ from benchmarks.cache_traces import (
     over_http,
     over_socket,
 )
-from benchmarks.report import number, table
+from benchmarks.report import around, table
 from benchmarks.setting import Series, Setting, pair, parser, setting
 from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, quiet_death, settle
 from benchmarks.turns import say
@@ -131,7 +131,7 @@ def main() -> None:
         else:
             sides = stack.enter_context(pair(found, options.agents, cached=True)).in_turns(0)
         result = measure(found, sides, options, sizes)
-    print(table(cache_tables.HEAD, cache_tables.lines(found.label, result, number)))
+    print(table(*cache_tables.whole(result, around)))
     print("written to", machine.save(options.name or f"cache-{found.label}", result).name)
 
 

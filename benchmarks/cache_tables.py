@@ -8,16 +8,12 @@ from typing import Any
 from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
-Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float] | None], str]
 Table = tuple[list[str], list[list[str]]]
-HEAD = ["model", "trace", "step", "first token or whole", THEIRS, "ratio", "cached share",
+HEAD = ["trace", "step", "first token or whole", THEIRS, "ratio", "cached share",
         THEIRS, "computed beyond the new", THEIRS]  # fmt: skip
-FULL_HEAD = ["model", "load", "figure", "full", "empty", "ratio"]
-_FULL_FIGURES = ("tokens kept", "p95_ms", "longest_ms", "alone_p95_ms", "three_p95_ms",
-                 "mixed_p95_ms", "first_meeting_ms")  # fmt: skip
-"""Beginnings of the figures that the page shows."""
-WORKING_HEAD = ["model", "sessions", "of turns", "KV cells", "tokens/s at once", "in batches",
+FULL_HEAD = ["load", "figure", "full", "empty", "ratio"]
+WORKING_HEAD = ["sessions", "of turns", "KV cells", "tokens/s at once", "in batches",
                 "ratio", "parked at once", "in batches"]  # fmt: skip
 
 
@@ -47,25 +43,16 @@ def working_command(name: str, result: Result) -> str:
     return f"python -m benchmarks.working_set --model {result['model'].split()[0]} {words}"
 
 
-def lines(label: str, result: Result, show: Show) -> list[list[str]]:
-    """A line for each trace as a whole, and one for each of its steps; medians."""
-    return _lines(label, result, lambda spread: show(spread["median"] if spread else None))
-
-
 def whole(result: Result, around: Around) -> Table:
-    """The same with all spreads, of one result."""
-    return HEAD[1:], [line[1:] for line in _lines("", result, around)]
-
-
-def _lines(label: str, result: Result, around: Around) -> list[list[str]]:
+    """A line for each trace as a whole, and one for each of its steps."""
     rows = []
     for trace, found in result["traces"].items():
         for key, step in _timed(found["figures"]):
-            row = [label, trace, f"{step}, ms" if step else "whole, s"]
+            row = [trace, f"{step}, ms" if step else "whole, s"]
             row += [*_sides(found, key, around), around(found["ours_over_theirs"].get(key))]
             row += _sides(found, f"cached@{step}", around) + _sides(found, f"beyond@{step}", around)
             rows.append(row)
-    return rows
+    return HEAD, rows
 
 
 def _timed(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -80,14 +67,10 @@ def _sides(found: Result, key: str, around: Around) -> list[str]:
 
 
 def full_whole(result: Result, around: Around) -> Table:
-    """The same with all spreads, of one result."""
-    return FULL_HEAD[1:], [line[1:] for line in _full("", result, around)]
-
-
-def _full(label: str, result: Result, around: Around) -> list[list[str]]:
+    """A line for the tokens that are kept, and for each figure of each load."""
     kept = [around(result["kept"][side]) for side in ("full", "empty")]
-    return [[label, "before them", "tokens kept", *kept, "-"]] + [
-        [label, load, figure, around(found["full"]), around(found["empty"]),
+    return FULL_HEAD, [["before them", "tokens kept", *kept, "-"]] + [
+        [load, figure, around(found["full"]), around(found["empty"]),
          around(found["full_over_empty"])]
         for load, figures in result["loads"].items()
         for figure, found in figures.items()
@@ -95,15 +78,11 @@ def _full(label: str, result: Result, around: Around) -> list[list[str]]:
 
 
 def working_whole(result: Result, around: Around) -> Table:
-    """The same with all spreads, of one result."""
-    return WORKING_HEAD[1:], [line[1:] for line in _working("", result, around)]
-
-
-def _working(label: str, result: Result, around: Around) -> list[list[str]]:
+    """A line of one result."""
     at_once, in_batches = result["ways"].values()
     turns = f"{result['turns']} x ({result['prompt']} + {result['answer']})"
-    return [[
-        label, str(result["sessions"]), turns, str(result["n_ctx"]),
+    return WORKING_HEAD, [[
+        str(result["sessions"]), turns, str(result["n_ctx"]),
         around(at_once["tokens_per_s"]), around(in_batches["tokens_per_s"]),
         around(result["at_once_over_in_batches"]),
         around(at_once["parked"]), around(in_batches["parked"]),

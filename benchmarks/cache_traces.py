@@ -18,8 +18,8 @@ import trio
 
 from benchmarks import streams
 from benchmarks.daemon import Client
-from benchmarks.documents import Documents
 from benchmarks.sides import SAMPLING, Marks, Ours
+from umaserve.bench.prompts import WORDS, Prompts
 
 Ids = list[int]
 ANSWER_WORDS, BIAS = 64, 100.0
@@ -130,7 +130,7 @@ class Words:
 
     def __init__(self, path: str, seed: int) -> None:
         """``path``: the socket of a daemon that has the model."""
-        self._documents, self._path = Documents(seed), path
+        self._documents, self._path = Prompts(seed), path
 
     def ids(self, words: int) -> Ids:
         return self.tokens(self._documents.words(words) + "\n")
@@ -141,7 +141,7 @@ class Words:
 
     def answers(self) -> list[list[float]]:
         """The bias that leaves an answer a few words, as both servers take it."""
-        found = self.tokens(" ".join(Documents.every_word()))
+        found = self.tokens(" ".join(WORDS))
         return [[token, BIAS] for token in sorted(set(found))[:ANSWER_WORDS]]
 
 

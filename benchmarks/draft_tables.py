@@ -8,12 +8,11 @@ from typing import Any
 from benchmarks.names import OURS, THEIRS
 
 Result = dict[str, Any]
-Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float] | None], str]
 Table = tuple[list[str], list[list[str]]]
 COPIES, PIECES, PLAIN = "copies", "pieces", "plain"
 USUAL = f"{COPIES},{PIECES},{PLAIN}"
-HEAD = ["model", "texts", "streams", "tokens/s", "without drafts", "ratio", "tokens a tick",
+HEAD = ["texts", "streams", "tokens/s", "without drafts", "ratio", "tokens a tick",
         "drafts right", "p95 between ticks, ms", "without", "longest, ms", "without", THEIRS,
         "its best drafts", "ratio", "ours over its best"]  # fmt: skip
 
@@ -50,15 +49,11 @@ def command(name: str, result: Result) -> str:
 
 
 def whole(result: Result, around: Around) -> Table:
-    """The same with all spreads, of one result."""
-    return HEAD[1:], [line[1:] for line in _lines("", result, around)]
+    """A line for each kind of texts and number of streams."""
+    return HEAD, [_line(row, around) for row in result["rows"]]
 
 
-def _lines(label: str, result: Result, around: Around) -> list[list[str]]:
-    return [_line(label, row, around) for row in result["rows"]]
-
-
-def _line(label: str, row: Result, around: Around) -> list[str]:
+def _line(row: Result, around: Around) -> list[str]:
     figures, over = row["figures"], row["with_over_without"]["tokens_per_s"]
     rates = figures["tokens_per_s"]
 
@@ -70,7 +65,7 @@ def _line(label: str, row: Result, around: Around) -> list[str]:
     drafting = next((way for way in theirs if way != THEIRS), "")
     name = drafting.replace(f"{THEIRS}, ", " (") + ")" * bool(drafting)
     return [
-        label, row["texts"], str(row["streams"]), *both("tokens_per_s"), around(over.get(OURS)),
+        row["texts"], str(row["streams"]), *both("tokens_per_s"), around(over.get(OURS)),
         around(figures["tokens_per_tick"].get(OURS)),
         around(figures.get("accepted", {}).get(OURS)), *both("pause_p95_ms"),
         *both("longest_ms"), around(rates.get(THEIRS)), around(rates.get(drafting)) + name,

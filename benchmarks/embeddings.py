@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.peers import LlamaServer
+from umaserve.system.processor import logical_cores
 
 WORDS = (Path(__file__).parents[1] / "docs" / "HTTP.md").read_text("utf-8").split()
 LEAST, MOST = 5, 20  # words of a text
@@ -89,7 +90,7 @@ def main() -> None:
     from tests.support.real_daemon import real
 
     print(json.dumps(machine.describe()))
-    threads = arguments.threads or machine.usable_cpus()
+    threads = arguments.threads or logical_cores()
     close: Callable[[], None] = lambda: None  # noqa: E731
     with tempfile.TemporaryDirectory() as folder:
         settings = {"model": arguments.model, "n_ctx": 0, "threads": threads}

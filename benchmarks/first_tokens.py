@@ -18,12 +18,12 @@ from typing import Any
 
 import trio
 
-from benchmarks.documents import Documents
 from benchmarks.load import Crowd, ask
 from benchmarks.setting import Pair, Series, pair, parser, setting, show
 from benchmarks.sides import Ours, Side, quiet_death, settle
 from benchmarks.timeline import Session
 from benchmarks.turns import say
+from umaserve.bench.prompts import Prompts as Documents
 
 SHORT_WORDS, STREAMS = 16, 2
 LENGTHS, LENGTHS_CPU = "16,100,300,1000,4000", "16,100,300,1000"

@@ -9,7 +9,7 @@ Result = dict[str, Any]
 Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float] | None], str]
 Table = tuple[list[str], list[list[str]]]
-HEAD = ["model", "KV cells", "layout of V", "KV type", "tokens/s", "over the first type",
+HEAD = ["KV cells", "layout of V", "KV type", "tokens/s", "over the first type",
         "bytes a token, MB", "of it KV, MB", "GB/s", "perplexity"]  # fmt: skip
 
 
@@ -24,23 +24,14 @@ def command(name: str, result: Result) -> str:
     return f"python -m benchmarks.kv_types --model {result['model'].split()[0]} {words}"
 
 
-def lines(label: str, result: Result, show: Show) -> list[list[str]]:
-    """A line for each type, layout and number of cells; medians."""
-    return _lines(label, result, show, lambda spread: show(spread["median"] if spread else None))
-
-
 def whole(result: Result, show: Show, around: Around) -> Table:
-    """The same with all spreads, of one result."""
-    return HEAD[1:], [line[1:] for line in _lines("", result, show, around)]
-
-
-def _lines(label: str, result: Result, show: Show, around: Around) -> list[list[str]]:
+    """A line for each type, layout and number of cells."""
     lost = {
         (row["kv_type"], row["kv_pack"]): f"{row['perplexity']:.4f}"
         for row in result.get("perplexity", ())
     }
-    return [
-        [label, str(row["cells"]), row["kv_pack"], row["kv_type"], around(row["tokens_per_s"]),
+    return HEAD, [
+        [str(row["cells"]), row["kv_pack"], row["kv_type"], around(row["tokens_per_s"]),
          around(row["over_first"]), *(show(row[key]) for key in ("mb_per_token", "kv_mb", "gbps")),
          lost.get((row["kv_type"], row["kv_pack"]), "-")]
         for row in result["rows"]

@@ -31,15 +31,17 @@ import numpy as np
 
 from benchmarks import machine, plots
 from benchmarks.kv_perplexity import HEAD_MAJOR, TOKEN_MAJOR, Kind, perplexities
-from benchmarks.kv_tables import lines
-from benchmarks.machine import build, spread, usable_cpus
+from benchmarks.kv_tables import whole
+from benchmarks.machine import build, spread
 from benchmarks.models import model_path
+from benchmarks.report import around, number
 from benchmarks.turns import say
 from umaserve import llama
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
 from umaserve.engine.native.batch import Batch
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.bytes import bandwidth
+from umaserve.system.processor import logical_cores
 
 MOST_WORDS = 8  # in front of the head of what libllama saves
 BLOCK = 256  # cells that are computed once, and copied
@@ -60,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--packs", default=f"{TOKEN_MAJOR},{HEAD_MAJOR}")
     out.add_argument("--ticks", type=int, default=12, help="of each context in a round")
     out.add_argument("--rounds", type=int, default=3)
-    out.add_argument("--threads", type=int, default=usable_cpus())
+    out.add_argument("--threads", type=int, default=logical_cores())
     out.add_argument(
         "--perplexity-tokens", type=int, default=8192, help="of the bundled model; 0 = none"
     )
@@ -222,7 +224,7 @@ def main() -> None:
     shown = Path(options.model).name.removesuffix(".gguf")
     label = shown if build().backend == "cpu" else f"{build().backend}-{shown}"
     name = options.name or f"kv_types-{label}"
-    for line in lines(label, result, lambda value: "-" if value is None else f"{value:.3g}"):
+    for line in whole(result, number, around)[1]:
         print("  ".join(f"{cell:>12}" for cell in line))
     path = machine.save(name, result)
     write_csv(path.with_name(f"{name}.csv.gz"), table)

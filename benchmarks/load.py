@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import trio
 
-from benchmarks.documents import Documents
 from benchmarks.sides import Side
 from benchmarks.timeline import Phase, Session
+from umaserve.bench.prompts import Prompts
 
 POLL_S = 0.005
 SAME_S = 1e-6  # before an arrival, and after all that came before it
@@ -80,7 +80,7 @@ async def ask(
 class Crowd:
     """Clients of one server, and all that they have asked so far."""
 
-    def __init__(self, side: Side, documents: Documents) -> None:
+    def __init__(self, side: Side, documents: Prompts) -> None:
         self.side, self.documents = side, documents
         self.sessions: list[Session] = []
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from umaserve.llama import builds
+from umaserve.system.processor import logical_cores, processor_name
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BACKEND = os.environ.get("UMA_BACKEND", "auto")
@@ -41,8 +42,8 @@ def describe() -> dict[str, Any]:
     """Processor, cores, accelerator, system and versions; no host name and no path."""
     found = build()
     return {
-        "cpu": _cpu(),
-        "cores": usable_cpus(),
+        "cpu": processor_name(),
+        "cores": logical_cores(),
         "accelerator": _accelerator(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -53,22 +54,6 @@ def describe() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
         "load_before": LOAD_BEFORE,
     }
-
-
-def usable_cpus() -> int:
-    """Logical processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _accelerator() -> str | None:

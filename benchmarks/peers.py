@@ -18,26 +18,33 @@ class LlamaServer:
     """``llama-server`` on a free port of this machine."""
 
     def __init__(self, model: str, *, parallel: int, n_ctx: int, threads: int, extra: tuple = ()):
+        spawned = time.perf_counter()
+        self._spawn(
+            model, "-c", str(n_ctx), "-np", str(parallel), "-t", str(threads), "-kvu",
+            "--cache-ram", "0", "-ngl", "999", *extra,
+        )  # fmt: skip
+        self.wait_ready()
+        self.start_s = time.perf_counter() - spawned
+
+    def _spawn(self, model: str, *flags: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.flags = [
-            "-c", str(n_ctx), "-np", str(parallel), "-t", str(threads), "-kvu",
-            "--cache-ram", "0", "-ngl", "999", *extra,
-        ]  # fmt: skip
-        command = [str(machine.peer("llama-server")), "-m", model, *self.flags]
-        spawned = time.perf_counter()
+        self.flags = list(flags)
+        command = [str(machine.peer("llama-server")), "-m", model, *flags]
         self.process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(self.port)],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         )  # fmt: skip
+
+    def wait_ready(self) -> None:
+        """Return when it answers; raise RuntimeError with its last words when it ended."""
         while not self._healthy():
             if self.process.poll() is not None:
                 self._log.seek(0)
                 raise RuntimeError(self._log.read()[-2000:])
             time.sleep(0.02)
-        self.start_s = time.perf_counter() - spawned
 
     def _healthy(self) -> bool:
         try:

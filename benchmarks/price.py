@@ -37,6 +37,7 @@ from benchmarks.setting import Series
 from benchmarks.sides import SAMPLING, quiet_death
 from benchmarks.turns import say
 from benchmarks.web import Caller, Model, Server, servers, settle, warm_up
+from umaserve.system.processor import logical_cores
 
 LIBRARY = "llama-batched-bench"
 PARALLEL, ANSWER_TOKENS = 8, 160
@@ -136,7 +137,7 @@ def measure_streams(model: Model, options: argparse.Namespace, series: Series) -
     rows = batched_bench(
         model.path, counts=[counts[0], *counts],  # the first row pays for what is new
         prompt=N_TOKENS, n=ANSWER_TOKENS, n_ctx=n_ctx,
-        threads=machine.usable_cpus(),
+        threads=logical_cores(),
     )  # fmt: skip
     for count, row in rows.items():
         rate = count * ANSWER_TOKENS / row["t"]

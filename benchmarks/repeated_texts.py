@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.documents import Documents
+from umaserve.bench.prompts import Prompts
 
 COPIES, PIECES = ("edit", "quote"), ("tool", "rewrap")  # whole lines repeat, and a few tokens
 PLAIN = ("other", "words")
@@ -57,7 +57,7 @@ class Texts:
 
     def __init__(self, seed: int, words: int, answer: int) -> None:
         self._random = random.Random(seed)
-        self._words = Documents(seed)
+        self._words = Prompts(seed)
         self._size, self._answer = WORD * words, answer
         self._makers: dict[str, Callable[[], tuple[str, str]]] = {
             "edit": self._edit, "quote": self._quote, "tool": self._tool, "rewrap": self._rewrap,

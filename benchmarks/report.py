@@ -254,13 +254,6 @@ def recovery(result: Result) -> str:
     )  # fmt: skip
 
 
-def http_cost(result: Result, name: str) -> str:
-    return (
-        _command(http_tables.cost_command(name, result))
-        + table(*http_tables.cost(result, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
 def http_memory(result: Result, name: str) -> str:
     return (
         _command(http_tables.memory_command(name, result))
@@ -269,51 +262,7 @@ def http_memory(result: Result, name: str) -> str:
     )  # fmt: skip
 
 
-def cache(result: Result, name: str) -> str:
-    return (
-        _command(cache_tables.command(name, result))
-        + table(*cache_tables.whole(result, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
-def full_cache(result: Result, name: str) -> str:
-    return (
-        _command(cache_tables.full_command(name, result))
-        + table(*cache_tables.full_whole(result, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
-def working_set(result: Result, name: str) -> str:
-    return (
-        _command(cache_tables.working_command(name, result))
-        + table(*cache_tables.working_whole(result, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
-def drafts(result: Result, name: str) -> str:
-    return (
-        _command(draft_tables.command(name, result))
-        + table(*draft_tables.whole(result, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
-def kv_types(result: Result, name: str) -> str:
-    return (
-        _command(kv_tables.command(name, result))
-        + table(*kv_tables.whole(result, number, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
-def restart(result: Result, name: str) -> str:
-    return (
-        _command(restart_tables.command(name, result))
-        + table(*restart_tables.whole(result, around)) + "\n" + machine_line(result)
-    )  # fmt: skip
-
-
-NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_cost", "http_memory",
-         "cache", "full_cache", "working_set", "drafts", "kv_types",
-         "restart")  # fmt: skip
+NAMED = ("tick", "throughput", "one_stream", "busy_front", "hostile", "http_memory")
 """Kinds whose writers take the name of the result too."""
 WRITERS: dict[str, Callable[..., str]] = {
     "sampler": sampler, "tick": tick, "throughput": throughput, "one_stream": one_stream,
@@ -321,15 +270,18 @@ WRITERS: dict[str, Callable[..., str]] = {
     "recovery": recovery,
     "busy_front": busy_front,
     "hostile": hostile,
-    "http_cost": http_cost,
     "http_memory": http_memory,
-    "cache": cache,
-    "full_cache": full_cache,
-    "working_set": working_set,
-    "drafts": drafts,
-    "kv_types": kv_types,
-    "restart": restart,
 }  # fmt: skip
+TABLES: dict[str, tuple[Callable[..., str], Callable[..., Any]]] = {
+    "http_cost": (http_tables.cost_command, http_tables.cost),
+    "cache": (cache_tables.command, cache_tables.whole),
+    "full_cache": (cache_tables.full_command, cache_tables.full_whole),
+    "working_set": (cache_tables.working_command, cache_tables.working_whole),
+    "drafts": (draft_tables.command, draft_tables.whole),
+    "kv_types": (kv_tables.command, lambda result, show: kv_tables.whole(result, number, show)),
+    "restart": (restart_tables.command, restart_tables.whole),
+}
+"""Kinds that are a command and a table: what writes both."""
 
 
 GROUPS = (*scheduler_tables.KINDS, "bmt")
@@ -388,6 +340,10 @@ def block(name: str, results: dict[str, Result]) -> str:
     if name not in results:
         return "Not measured yet.\n"
     kind = name.split("-", 1)[0]
+    if kind in TABLES:
+        command_of, cells = TABLES[kind]
+        text = _command(command_of(name, results[name])) + table(*cells(results[name], around))
+        return f"{text}\n{machine_line(results[name])}"
     if kind in NAMED:
         return WRITERS[kind](results[name], name)
     return WRITERS[kind](results[name])
@@ -411,7 +367,7 @@ def read_results(folder: Path = RESULTS) -> dict[str, Result]:
 
 def all_tables(results: dict[str, Result]) -> str:
     """Every result there is, one after another; promises and limits are on the page alone."""
-    names = [n for n in results if n.split("-", 1)[0] in WRITERS]
+    names = [n for n in results if n.split("-", 1)[0] in {*WRITERS, *TABLES}]
     names += [k for k in scheduler_tables.KINDS if scheduler_tables.of_kind(k, results)]
     names += ["bmt"] if scheduler_tables.of_kind("bmt", results) else []
     return "\n".join(f"## {name}\n\n{block(name, results)}" for name in names)

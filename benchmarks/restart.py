@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.daemon import Client, Daemon
-from benchmarks.documents import Documents
 from benchmarks.machine import build, ratio, save, spread
 from benchmarks.models import model_path
-from benchmarks.restart_tables import HEAD, line
+from benchmarks.restart_tables import whole
 from benchmarks.sides import quiet_death
 from benchmarks.turns import say
+from umaserve.bench.prompts import Prompts
 
 NEW_WORDS = 12  # behind the known text
 WARM_UP = "Say in a few words what"
@@ -71,7 +71,7 @@ def tokens_of(client: Client, text: str) -> list[int]:
     return client.call(type="tokenize", text=text, add_special=False)["tokens"]
 
 
-def one_round(flags: list[str], documents: Documents, n_tokens: int) -> tuple[First, First, int]:
+def one_round(flags: list[str], documents: Prompts, n_tokens: int) -> tuple[First, First, int]:
     """The first token of a new text, that of the known one, and the bytes of the folder."""
     with tempfile.TemporaryDirectory(prefix="uma-bench-cache-") as folder:
         flags = [*flags, "--cache-dir", folder]
@@ -108,7 +108,7 @@ def forget(folder: Path) -> int:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = str(model_path(options.model, options.quant))
     flags = ["--model", model, "--n-ctx", str(options.tokens + ROOM), *options.flags.split()]
-    documents, rounds = Documents(options.seed), []
+    documents, rounds = Prompts(options.seed), []
     for run in range(options.rounds):
         say(f"restart: round {run + 1} of {options.rounds}")
         rounds.append(one_round(flags, documents, options.tokens))
@@ -130,7 +130,8 @@ def main() -> None:
     shown = Path(options.model).name.removesuffix(".gguf")
     label = shown if build().backend == "cpu" else f"{build().backend}-{shown}"
     name = options.name or f"restart-{label}"
-    for title, value in zip(HEAD, line(label, result, lambda s: f"{s['median']:.4g}"), strict=True):
+    head, (line,) = whole(result, lambda s: f"{s['median']:.4g}")
+    for title, value in zip(head, line, strict=True):
         print(f"{title:38}{value}")
     print("written to", save(name, result).name)
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 Result = dict[str, Any]
-Show = Callable[[float | None], str]
 Around = Callable[[dict[str, float]], str]
 Table = tuple[list[str], list[list[str]]]
-HEAD = ["model", "tokens", "first token of a new daemon, ms", "after a restart, ms", "ratio",
+HEAD = ["tokens", "first token of a new daemon, ms", "after a restart, ms", "ratio",
         "tokens known", "on disk, MB"]  # fmt: skip
 _KEYS = ("cold_ms", "restart_ms", "ratio", "cached", "disk_mb")
 
@@ -22,10 +21,6 @@ def command(name: str, result: Result) -> str:
     return f"python -m benchmarks.restart --model {model} {words} --name {name}"
 
 
-def line(label: str, result: Result, around: Around) -> list[str]:
-    return [label, str(result["tokens"]), *(around(result[key]) for key in _KEYS)]
-
-
 def whole(result: Result, around: Around) -> Table:
-    """The same with all spreads, of one result."""
-    return HEAD[1:], [line("", result, around)[1:]]
+    """A line of one result."""
+    return HEAD, [[str(result["tokens"]), *(around(result[key]) for key in _KEYS)]]

@@ -16,12 +16,12 @@ from typing import Any
 import trio
 
 from benchmarks import machine
-from benchmarks.documents import Documents
 from benchmarks.machine import ratio, spread
 from benchmarks.models import model_path
 from benchmarks.names import OURS, THEIRS
 from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, theirs
 from benchmarks.timeline import Phase, Row, rows_of, write_csv
+from umaserve.bench.prompts import Prompts
 from umaserve.models.gguf import check_gguf
 
 LARGE = 8 << 30
@@ -70,7 +70,7 @@ class Setting:
     scale: float
     n_ctx: int
     threads: int
-    documents: Documents
+    documents: Prompts
     tokens_per_word: float = 1.5
 
     @property
@@ -123,7 +123,7 @@ def setting(options: argparse.Namespace) -> Setting:
         options, path, options.label or (name if backend == "cpu" else f"{backend}-{name}"),
         accelerator, 1 if options.quick else options.rounds, scale,
         min(options.n_ctx or (32768 if accelerator else 16384), trained), options.threads,
-        Documents(options.seed),
+        Prompts(options.seed),
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def pair(found: Setting, parallel: int, cached: bool = False) -> Iterator[Pair]:
     with contextlib.ExitStack() as stack:
         our_side = stack.enter_context(ours(found.model, sizes, *found.options.flags.split()))
         their_side = stack.enter_context(theirs(found.model, sizes, cached=cached))[0]
-        sample = Documents(random.randrange(1 << 30)).words(300)
+        sample = Prompts(random.randrange(1 << 30)).words(300)
         found.tokens_per_word = trio.run(our_side.count_tokens, sample) / 300
         # a full collection would keep this client from reading for as long as several ticks
         gc.collect()

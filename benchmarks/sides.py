@@ -10,17 +10,14 @@ import contextlib
 import re
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import trio
 
-from benchmarks import machine, processes, streams
+from benchmarks import processes, streams
 from benchmarks.daemon import Daemon
 from benchmarks.names import OURS, THEIRS
 from benchmarks.peers import LlamaServer
@@ -161,29 +158,12 @@ class Theirs(LlamaServer):
 
         ``extra``: more of its flags.
         """
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.flags = [
-            "-c", str(setting.n_ctx), "-np", str(setting.parallel), "-kvu", "-ngl", "999",
+        self._spawn(
+            model, "-c", str(setting.n_ctx), "-np", str(setting.parallel), "-kvu", "-ngl", "999",
             *([] if cached else ["--cache-ram", "0"]),
             *(["-t", str(setting.threads)] if setting.threads else []), *extra,
-        ]  # fmt: skip
-        command = [str(machine.peer("llama-server")), "-m", model, *self.flags]
-        self.process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(self.port)],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
         )  # fmt: skip
         self.pid = self.process.pid
-
-    def wait_ready(self) -> None:
-        """Return when it answers; raise RuntimeError with its last words when it ended."""
-        while not self._healthy():
-            if self.process.poll() is not None:
-                self._log.seek(0)
-                raise RuntimeError(self._log.read()[-2000:])
-            time.sleep(0.02)
 
     def close(self) -> None:
         self.__exit__()

@@ -24,7 +24,6 @@ import trio
 from benchmarks import tick_costs
 from benchmarks.free_rate import best_mix
 from benchmarks.load import Crowd, window
-from benchmarks.machine import usable_cpus
 from benchmarks.names import OURS, THEIRS
 from benchmarks.setting import Pair, Recorder, Series, Setting, pair, parser, setting, show
 from benchmarks.sides import Side, quiet_death, settle
@@ -37,6 +36,7 @@ from benchmarks.timeline import (
     token_rate,
 )
 from benchmarks.turns import say
+from umaserve.system.processor import logical_cores
 
 # alone as long as beside the storm: a stream's ticks grow with its context
 ALONE_S, STORM_S, AFTER_S, WARM_S = 10.0, 10.0, 6.0, 1.0
@@ -226,7 +226,7 @@ def measure_costs(found: Setting, options: argparse.Namespace) -> tick_costs.Cos
     if options.no_costs:
         return None
     say("storm: what ticks cost")
-    return tick_costs.run(found.model, found.threads or usable_cpus(), found.seconds(6.0))
+    return tick_costs.run(found.model, found.threads or logical_cores(), found.seconds(6.0))
 
 
 def main() -> None:

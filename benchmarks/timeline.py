@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from umaserve.bench import timeline
+
 COLUMNS = ("target", "run", "phase", "session_id", "token_idx", "ts_ms", "is_interactive")
 CSV_LIMIT = 300_000
 """Bytes that a compressed CSV may have."""
@@ -49,6 +51,8 @@ class Phase(NamedTuple):
     end_s: float
     sessions: list[Session]
 
+    holds = timeline.Phase.holds
+
 
 class Row(NamedTuple):
     """A line of a CSV; ``ts_ms`` counts from the beginning of its phase."""
@@ -70,37 +74,17 @@ def percentile(values: Sequence[float], q: float) -> float:
 def gaps_ms(phase: Phase, interactive: bool = True) -> list[float]:
     """Times between the tokens of a request that ended within the phase, in ms.
 
-    A stream that is silent when the phase ends has a gap of unknown length; it is taken as that
-    long where it is the longest of its stream already, and left out otherwise.
+    Gaps that have not ended count as in `umaserve.bench.timeline.gaps`.
     """
-    out: list[float] = []
-    for session in phase.sessions:
-        if session.interactive != interactive or not session.times_s:
-            continue
-        times = session.times_s
-        own = [
-            1e3 * (b - a)
-            for a, b in zip(times, times[1:], strict=False)
-            if phase.begin_s < b <= phase.end_s
-        ]
-        last = max((t for t in times if t <= phase.end_s), default=None)
-        ended = session.end_s is not None and session.end_s <= phase.end_s
-        if last is not None and not ended:
-            open_ms = 1e3 * (phase.end_s - last)
-            if open_ms > max(own, default=0.0):
-                own.append(open_ms)
-        out += own
-    return out
+    return [gap.ms for gap in timeline.gaps(timeline.lane(phase.sessions, interactive), phase)]
 
 
 def tokens_in(phase: Phase, interactive: bool | None = None) -> int:
     """Tokens that arrived within the phase; of both kinds of request for None."""
-    return sum(
-        phase.begin_s < t <= phase.end_s
-        for s in phase.sessions
-        if interactive is None or s.interactive == interactive
-        for t in s.times_s
-    )
+    sessions = phase.sessions
+    if interactive is not None:
+        sessions = timeline.lane(sessions, interactive)
+    return timeline.tokens_in(sessions, phase)
 
 
 def token_rate(phase: Phase, interactive: bool | None = None) -> float:

@@ -17,12 +17,12 @@ import trio
 
 from benchmarks import machine
 from benchmarks.daemon import Daemon
-from benchmarks.documents import Documents
 from benchmarks.models import model_path
 from benchmarks.names import OURS, THEIRS
 from benchmarks.setting import LARGE
 from benchmarks.sides import SAMPLING, SETTLE_S, ServerSetting, Theirs
 from benchmarks.timeline import Session
+from umaserve.bench.prompts import Prompts
 
 _PIECE = 1 << 16
 CPU_CELLS, CELLS, CELLS_OF_LARGE = 16384, 49152, 32768
@@ -101,9 +101,9 @@ class Caller:
     agent: str = ""
     sessions: list[Session] = field(default_factory=list)
 
-    def documents(self, program: str) -> Documents:
+    def documents(self, program: str) -> Prompts:
         """Return a program's source of prompts, the same on every server."""
-        return Documents(int.from_bytes(f"{self.seed} {program}".encode()))
+        return Prompts(int.from_bytes(f"{self.seed} {program}".encode()))
 
     def words(self, at_full: int) -> int:
         return max(4, round(at_full * self.scale))

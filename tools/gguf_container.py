@@ -140,12 +140,10 @@ def padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def write(
-    path: Path, keys: dict[str, Value], tensors: dict[str, tuple[tuple[int, ...], int, bytes]]
-) -> None:
-    """Write a file; *tensors* are dimensions with the row length first, ggml type and data."""
+def whole(
+    keys: dict[str, Value], tensors: dict[str, tuple[tuple[int, ...], int, bytes]]
+) -> bytes:
+    """A whole file; *tensors* are dimensions with the row length first, ggml type and data."""
     infos = [(name, dims, kind, len(raw)) for name, (dims, kind, raw) in tensors.items()]
-    with open(path, "wb") as file:
-        file.write(header(keys, infos))
-        for _, _, raw in tensors.values():
-            file.write(raw + bytes(padded(len(raw)) - len(raw)))
+    parts = [raw + bytes(padded(len(raw)) - len(raw)) for _, _, raw in tensors.values()]
+    return header(keys, infos) + b"".join(parts)

@@ -61,12 +61,11 @@ def tiny_model(family: str, vocab_dir: Path) -> bytes:
     keys |= _cut_vocabulary(vocab_dir / f"ggml-vocab-{shape.vocab}.gguf", shape.n_vocab)
     keys["tokenizer.chat_template"] = container.Value.of(shape.template)
     random = np.random.Generator(np.random.PCG64(1))
-    data, infos = bytearray(), []
-    for tensor in gguf_shapes.tensors(shape):
-        content = _content(tensor, random)
-        infos.append((tensor.name, tensor.dims, _F32 if tensor.f32 else _Q8_0, len(content)))
-        data += content + bytes(container.padded(len(content)) - len(content))
-    return container.header(keys, infos) + bytes(data)
+    tensors = {
+        tensor.name: (tensor.dims, _F32 if tensor.f32 else _Q8_0, _content(tensor, random))
+        for tensor in gguf_shapes.tensors(shape)
+    }
+    return container.whole(keys, tensors)
 
 
 def _content(tensor: Tensor, random: np.random.Generator) -> bytes:

@@ -1,14 +1,11 @@
 """Write a LoRA adapter with random weights for a GGUF model, for tests.
 
-    python tools/make_lora.py --model build/micro.gguf --out build/lora.gguf --seed 2
-
 Its pairs of matrices change what each layer's attention asks for and answers.  What a model says
 with it is other noise than without it.  Names and keys are those of ``convert_lora_to_gguf.py``.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -26,12 +23,11 @@ CHANGED = ("attn_q.weight", "attn_output.weight")
 
 
 def write_lora(
-    model: Path, out: Path, *, seed: int = 1, rank: int = 4, loud: float = 1.0,
-    architecture: str = "",
-) -> Path:  # fmt: skip
+    model: Path, out: Path, *, seed: int = 1, rank: int = 4, architecture: str = ""
+) -> Path:
     """Write an adapter of ``model``; returns its path.
 
-    ``loud``: times the change of a common size.  ``architecture``: another one than the model's.
+    ``architecture``: another one than the model's.
     """
     info, random = check_gguf(model), np.random.default_rng(seed)
     keys: dict[str, str | float] = {
@@ -47,21 +43,8 @@ def write_lora(
         n_in, n_out = tensor.shape
         for name, dims in (("lora_a", (n_in, rank)), ("lora_b", (rank, n_out))):
             values = random.standard_normal(dims[0] * dims[1], np.float32)
-            raw = (values * np.float32(loud / np.sqrt(dims[0]))).astype("<f4").tobytes()
+            raw = (values * np.float32(1 / np.sqrt(dims[0]))).astype("<f4").tobytes()
             found[f"{tensor.name}.{name}"] = dims, F32, raw
-    container.write(out, {name: container.Value.of(value) for name, value in keys.items()}, found)
+    values = {name: container.Value.of(value) for name, value in keys.items()}
+    out.write_bytes(container.whole(values, found))
     return out
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--model", type=Path, required=True, help="the GGUF model")
-    parser.add_argument("--out", type=Path, required=True, help="file to write")
-    parser.add_argument("--seed", type=int, default=1, help="another one: another adapter")
-    options = parser.parse_args()
-    write_lora(options.model, options.out, seed=options.seed)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,7 +1,5 @@
 """Writes a projector of pictures with random weights, as small as llama.cpp takes one.
 
-    python tools/make_projector.py --width 256 --out mmproj.gguf
-
 It is the encoder of a family: what it makes of a picture means nothing, but depends on every pixel.
 Embeddings of gemma3 see each other, those of Janus-Pro what comes before (SigLIP both).  Those of
 Qwen-VL lie in a grid as large as the picture, and Qwen3-VL's have a part for its first layer
@@ -10,7 +8,6 @@ Qwen-VL lie in a grid as large as the picture, and Qwen3-VL's have a part for it
 
 from __future__ import annotations
 
-import argparse
 import struct
 from pathlib import Path
 
@@ -129,10 +126,10 @@ def _qwen_tensors(
 
 def write_projector(
     out: Path, width: int, *, kind: str = GEMMA3, side: int = 224, n_embd: int = 32,
-    n_layer: int = 2, seed: int = 1,
+    n_layer: int = 2,
 ) -> Path:  # fmt: skip
     """Write a projector for models of ``width``; returns its path."""
-    shapes, random = tensors(kind, width, side, n_embd, n_layer), np.random.default_rng(seed)
+    shapes, random = tensors(kind, width, side, n_embd, n_layer), np.random.default_rng(1)
     found = {}
     for name, dims in shapes.items():
         values = random.standard_normal(int(np.prod(dims)), np.float32)
@@ -142,19 +139,5 @@ def write_projector(
             scale *= LOUD
         values = values * np.float32(scale) + np.float32(is_norm and name.endswith("weight"))
         found[name] = dims, F32, values.astype(np.float32).tobytes()
-    container.write(out, keys(kind, width, side, n_embd, n_layer), found)
+    out.write_bytes(container.whole(keys(kind, width, side, n_embd, n_layer), found))
     return out
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--width", type=int, required=True, help="n_embd of the language model")
-    parser.add_argument("--out", type=Path, required=True, help="file to write")
-    parser.add_argument("--kind", choices=KINDS, default=GEMMA3, help="the projector's type")
-    options = parser.parse_args()
-    write_projector(options.out, options.width, kind=options.kind)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -31,7 +31,7 @@ def size_of_base64(text: str) -> Size | None:
 
 
 def size_of(data: bytes) -> Size | None:
-    """Return the size that a PNG, JPEG, GIF, BMP or WebP file tells at its beginning, else None."""
+    """Return the size that a PNG, JPEG, GIF or BMP file tells at its beginning, else None."""
     found: tuple[int, int] | None = None
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
@@ -39,11 +39,10 @@ def size_of(data: bytes) -> Size | None:
         elif data.startswith((b"GIF87a", b"GIF89a")):
             found = _little(data, 6, 2), _little(data, 8, 2)
         elif data.startswith(b"BM"):
-            found = _bmp(data)
+            height = int.from_bytes(_field(data, 22, 4), "little", signed=True)
+            found = _little(data, 18, 4), abs(height)  # below 0: from top to bottom
         elif data.startswith(b"\xff\xd8\xff"):
             found = _jpeg(data)
-        elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-            found = _webp(data)
     except IndexError:
         return None
     if found is None or not all(0 < side <= MAX_SIDE for side in found):
@@ -65,13 +64,6 @@ def _little(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(_field(data, at, size), "little")
 
 
-def _bmp(data: bytes) -> tuple[int, int]:
-    if _little(data, 14, 4) == 12:  # as OS/2 wrote it
-        return _little(data, 18, 2), _little(data, 20, 2)
-    height = int.from_bytes(_field(data, 22, 4), "little", signed=True)
-    return _little(data, 18, 4), abs(height)  # below 0: from top to bottom
-
-
 def _jpeg(data: bytes) -> tuple[int, int] | None:
     at = 2
     for _ in range(_MOST_MARKERS):
@@ -86,16 +78,4 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
             at += 2
         else:
             at += 2 + max(_big(data, at + 2, 2), 2)
-    return None
-
-
-def _webp(data: bytes) -> tuple[int, int] | None:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        return 1 + _little(data, 24, 3), 1 + _little(data, 27, 3)
-    if kind == b"VP8L" and _big(data, 20, 1) == 0x2F:
-        bits = _little(data, 21, 4)
-        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-    if kind == b"VP8 " and _field(data, 23, 3) == b"\x9d\x01\x2a":
-        return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF
     return None

@@ -105,14 +105,13 @@ def test_the_tables_have_every_step() -> None:
         "model": "demo q8_0", "rounds": 1, "http": False, "sizes": SIZES._asdict(),
         "traces": {"agents": json.loads(json.dumps(found))},
     }  # fmt: skip
-    rows = cache_tables.lines("demo", result, report.number)
-    assert [row[:3] for row in rows] == [
-        ["demo", "agents", "whole, s"], ["demo", "agents", "turn 1, ms"],
-        ["demo", "agents", "turn 2, ms"], ["demo", "agents", "turn 3, ms"],
-    ]  # fmt: skip
-    assert rows[0][5] == "0.5" and rows[1][3:5] == ["500", "-"]
-    assert all(row[8] == "0" for row in rows[1:])
-    assert all(len(row) == len(cache_tables.HEAD) for row in rows)
+    head, rows = cache_tables.whole(result, report.around)
+    assert [row[:2] for row in rows] == [
+        ["agents", step] for step in ("whole, s", "turn 1, ms", "turn 2, ms", "turn 3, ms")
+    ]
+    assert rows[0][4] == "0.5" and rows[1][2:4] == ["500", "-"]
+    assert all(row[7] == "0" for row in rows[1:])
+    assert all(len(row) == len(head) for row in rows)
     line = cache_tables.command("cache-demo", result)
     assert line.endswith("--rounds 1 --traces agents --name cache-demo")
 
@@ -204,8 +203,7 @@ def test_the_table_of_kv_types() -> None:
     lost = {"kv_pack": "head-major", "perplexity": 8.0, "over_first": 1.0}
     more = {**lost, "kv_type": "q8:f16", "perplexity": 8.1, "over_first": 1.0125}
     result |= {"perplexity_tokens": 99, "perplexity": [{**lost, "kv_type": "f16"}, more]}
-    assert [line[-1] for line in kv_tables.lines("demo", result, report.number)] == [
-        "8.0000", "8.1000"
-    ]  # fmt: skip
+    _, rows = kv_tables.whole(result, report.number, report.around)
+    assert [line[-1] for line in rows] == ["8.0000", "8.1000"]
     assert "--perplexity-tokens 99" in kv_tables.command("kv_types-demo", result)
     assert kv_tables.command("kv_types-demo", result).endswith("--name kv_types-demo")

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import must_hold, paste, tick_costs, timeline, two_apps
-from benchmarks.documents import Documents
 from benchmarks.free_rate import (
     LONGEST,
     SLOW_SHARE,
@@ -34,6 +33,7 @@ from benchmarks.load import Crowd, window_of_ticks
 from benchmarks.setting import Series
 from benchmarks.sides import Ours, Side
 from benchmarks.timeline import Phase, Row, Session, tokens_in
+from umaserve.bench.prompts import Prompts
 
 _MS = st.floats(0.1, 300, allow_nan=False)
 _CAP = st.floats(1.0, 2.0)
@@ -119,16 +119,16 @@ def test_costs_survive_json(table: Costs) -> None:
 
 @given(st.integers(), st.integers(1, 60))
 def test_prompts_are_unique_from_their_first_word_and_repeatable(seed: int, n: int) -> None:
-    source = Documents(seed)
+    source = Prompts(seed)
     texts = [source.words(30) for _ in range(n)]
     assert len({text.split()[0] for text in texts}) == n
     assert all(len(text.split()) == 30 for text in texts)
-    again = Documents(seed)
+    again = Prompts(seed)
     assert [again.words(30) for _ in range(n)] == texts
 
 
 def test_random_prompts_share_no_long_beginning() -> None:
-    source = Documents(1)
+    source = Prompts(1)
     texts = sorted(source.words(40) for _ in range(500))
     shared = [len(os.path.commonprefix([a, b])) for a, b in zip(texts, texts[1:], strict=False)]
     assert max(shared) <= 8
@@ -183,7 +183,7 @@ def test_gaps_end_within_the_phase_and_an_open_silence_counts() -> None:
 def test_a_window_of_ticks_has_whole_ticks() -> None:
     """However it lies: four tokens for each tick that began in it, none of a part of one."""
     ticks: list[float] = []
-    crowd = Crowd(cast(Side, None), cast(Documents, None))
+    crowd = Crowd(cast(Side, None), cast(Prompts, None))
     sessions = [crowd.new(f"s{i}", False) for i in range(4)]
 
     async def server() -> None:
@@ -208,7 +208,7 @@ def test_a_window_of_ticks_has_whole_ticks() -> None:
 
 
 def test_a_window_ends_where_nothing_arrives() -> None:
-    crowd = Crowd(cast(Side, None), cast(Documents, None))
+    crowd = Crowd(cast(Side, None), cast(Prompts, None))
     crowd.new("s", False).times_s = [0.0]
     phase = trio.run(functools.partial(window_of_ticks, crowd, "w", 0.01, most=0.02))
     assert tokens_in(phase) == 0 and phase.end_s > phase.begin_s

@@ -14,7 +14,7 @@ from tests.support.fixtures.commands import run
 from tests.support.fixtures.fake_daemon import FakeDaemon
 from tests.support.strangers import LISTEN, NAMED, only_root, open_folder, somebody_else, stranger
 from umaserve.bench.load import Load
-from umaserve.bench.target import runs
+from umaserve.bench.target import daemon_at
 from umaserve.cli.doctor.http import look_at_http
 from umaserve.client import Client, ConnectionFailed, OtherUser, TrioClient
 from umaserve.client import connect as where
@@ -85,7 +85,7 @@ def test_doctor_and_bench_say_it_too(tmp_path: Path) -> None:
         with stranger(LISTEN, path) as child:
             out = run("doctor", "--socket", path, UMA_CACHE_DIR=str(tmp_path / "none")).stdout
             http = look_at_http(Config(http=f"unix:{path}"))
-            said = runs(path)
+            said = daemon_at(path)
             assert child.stdout is not None
             assert [child.stdout.readline() for _ in range(3)] == 3 * ["b''\n"]
     whose = f"{path} is a socket of nobody {NAMED}, not yours"

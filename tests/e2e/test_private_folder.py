@@ -374,14 +374,14 @@ def test_doctor_says_what_is_not_used_and_why(build: builds.Build, folder: Path)
 
 
 def test_locks_are_ours_alone(folder: Path, tmp_path: Path) -> None:
-    with file_lock(folder / "new" / ".lock", lambda _: None):
+    with file_lock(folder / "new" / ".lock", "", print):
         assert (folder / "new" / ".lock").stat().st_mode & 0o777 == 0o600
     (folder / ".lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError), file_lock(folder / ".lock", lambda _: None):
+    with pytest.raises(OSError), file_lock(folder / ".lock", "", print):
         pass
     assert not (tmp_path / "victim").exists()
     folder.chmod(0o777)
-    with pytest.raises(NotPrivate), file_lock(folder / ".other", lambda _: None):
+    with pytest.raises(NotPrivate), file_lock(folder / ".other", "", print):
         pass
 
 

@@ -43,10 +43,7 @@ def make(name: str) -> None:
     folder = folder_of(name)
     make_private(folder.parent)
 
-    def waiting(owner: str) -> None:
-        print(f"process {owner} is installing {name}; waiting for it", flush=True)
-
-    with file_lock(folder.parent / f".{folder.name}.lock", waiting):
+    with file_lock(folder.parent / f".{folder.name}.lock", f"installing {name}", print):
         if not why_missing(name):
             return
         print(f"installing {name} for the tests of clients, in {folder}", flush=True)

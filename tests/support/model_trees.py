@@ -36,10 +36,9 @@ def tiny_model(
     if experts:
         shape = (_WIDTH, _WIDTH, experts)
         tensors += [(f"blk.{n}.ffn_up_exps.weight", shape) for n in range(_LAYERS)]
-    sizes = [(name, shape, 0, 4 * math.prod(shape)) for name, shape in tensors]
     made = {name: container.Value.of(value) for name, value in values.items()}
-    head = container.header(made, sizes)
-    return head + bytes([seed]) * sum(size for *_, size in sizes)
+    data = {name: (shape, 0, bytes([seed]) * 4 * math.prod(shape)) for name, shape in tensors}
+    return container.whole(made, data)
 
 
 def digest(data: bytes) -> str:

@@ -95,13 +95,12 @@ def _write(path: Path) -> None:
     keys = {key: container.Value.of(value) for key, value in gguf_shapes.metadata(SHAPE).items()}
     keys["general.name"] = container.Value.of(SHAPE.name)
     keys |= make_model.tokenizer_keys(SHAPE, make_model.find_vocab(SHAPE, None))
-    infos, parts = [], []
+    tensors = {}
     for name, numbers in weights().items():
         half = numbers.ndim > 1 and not name.startswith(("position", "token_types"))
         part = numbers.astype("<f2" if half else "<f4").tobytes()
-        infos.append((name, numbers.shape[::-1], F16 if half else F32, len(part)))
-        parts.append(part + bytes(container.padded(len(part)) - len(part)))
-    path.write_bytes(container.header(keys, infos) + b"".join(parts))
+        tensors[name] = numbers.shape[::-1], F16 if half else F32, part
+    path.write_bytes(container.whole(keys, tensors))
 
 
 def embedded(found: dict[str, np.ndarray], tokens: list[int]) -> np.ndarray:

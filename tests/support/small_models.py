@@ -46,8 +46,7 @@ def vocabulary_file(name: str) -> Path:
 def write_header(path: Path, **keys: str | bool | int | float) -> str:
     """A GGUF of ``keys`` (``__`` for a dot) and one small tensor; returns the path as text."""
     values = {name.replace("__", "."): container.Value.of(value) for name, value in keys.items()}
-    head = container.header(values, [("x", (32,), 0, 128)])
-    path.write_bytes(head + bytes(128))
+    path.write_bytes(container.whole(values, {"x": ((32,), 0, bytes(128))}))
     return str(path)
 
 

@@ -58,7 +58,7 @@ def test_without_times_of_the_cores_the_load_average_stands_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tells(monkeypatch, "", "")
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.25 * machine.cores(), 9.0, 9.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.25 * machine.logical_cores(), 9.0, 9.0))
     assert machine.used_by_others() == pytest.approx(0.25)
 
 
@@ -77,7 +77,7 @@ def busy(count: int) -> Iterator[list[int]]:
 
 
 def test_programs_that_compute_are_seen() -> None:
-    with busy(machine.cores()):
+    with busy(machine.logical_cores()):
         assert machine.used_by_others() > BUSY
 
 

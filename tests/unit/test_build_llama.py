@@ -24,7 +24,7 @@ from bindings import module_dir, module_file
 from tests.support.fixtures.tiny_llama import pack, write_tree
 from tests.support.quiet_build import quiet
 from umaserve.llama import builds
-from umaserve.llama.building import BuildError, backends, chat, compile, source, toolchain
+from umaserve.llama.building import BuildError, backends, compile, programs, source, toolchain
 from umaserve.llama.building.progress import Reporter
 
 ROOT = Path(__file__).parents[2]
@@ -520,7 +520,7 @@ def test_a_source_without_a_chat_layer_makes_a_build_without_uma_chat(
 
 
 def test_a_chat_layer_that_does_not_compile_costs_no_library(cache: Path, tree: Path) -> None:
-    for name in chat._NEEDED:
+    for name in programs.FOR_CHAT:
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_text("#error the moon is full\n")
     done = run("--backend", "cpu", "--source", tree)
@@ -544,7 +544,7 @@ def test_uma_chat_is_added_to_a_build_and_made_anew_after_an_edit(
     )
     (sources / "main.cpp").write_text("int main() { return 7; }\n")
     monkeypatch.setattr(builds, "CHAT_SOURCES", sources)
-    monkeypatch.setattr(chat, "_NEEDED", ())
+    monkeypatch.setattr(programs, "FOR_CHAT", ())
     for status in (7, 8):
         (sources / "main.cpp").write_text(f"int main() {{ return {status}; }}\n")
         builds.chat_digest.cache_clear()

@@ -16,8 +16,8 @@ import pytest
 import build_llama
 from tests.support.fixtures.tiny_llama import write_tree
 from umaserve.llama import builds
-from umaserve.llama.building import chat, samplers
-from umaserve.llama.building.progress import Reporter
+from umaserve.llama.building import programs, samplers
+from umaserve.llama.building.progress import Reporter, Step
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_both_are_made_at_the_same_time(tmp_path: Path, monkeypatch, compiler) -
     )
     (sources / "main.cpp").write_text("int main() { return 0; }\n")
     monkeypatch.setattr(builds, "CHAT_SOURCES", sources)
-    monkeypatch.setattr(chat, "_NEEDED", ())
+    monkeypatch.setattr(programs, "FOR_CHAT", ())
     builds.chat_digest.cache_clear()
     compiler(f"""
         import subprocess, sys
@@ -105,16 +105,13 @@ def test_an_interrupted_build_ends_it_with_all_its_children(tmp_path: Path, comp
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_how_far_it_is_goes_to_the_step(compiler) -> None:
+def test_how_far_it_is_goes_to_the_step(compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
+    monkeypatch.setattr(Step, "update", lambda step, done, total: seen.append((done, total)))
     compiler("""
         for share in (10, 40, 99): print(f"  {share}% of the functions")
     """)
-    report = Reporter(io.StringIO())
-    step = report.step("x")
-    step.update = lambda done, total, note="": seen.append((done, total))
-    report.step = lambda _: step
-    with samplers.compiled_meanwhile(report):
+    with samplers.compiled_meanwhile(Reporter(io.StringIO())):
         pass
     assert seen == [(10, 100), (40, 100), (99, 100)]
 

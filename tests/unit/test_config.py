@@ -268,15 +268,6 @@ def test_models_have_names_and_settings(tmp_path):
         ('[models.a]\npath = "x"\nttl = "soon"', "such as 90s, 15m or 2h"),
         ('[models.a]\npath = "x"\npinned = true', "did you mean pin?"),
         ("models = 3", "must hold sections"),
-    ],
-)
-def test_what_a_file_may_not_say_of_models(tmp_path, text, words):
-    assert words in refusal({"config": write(tmp_path, text)})
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
         ("[apps.zed]\nwieght = 2", "unknown key 'wieght'; did you mean weight?"),
         ('[apps.zed]\nlane = "backgroud"', "did you mean background?"),
         ("[apps.zed]\nweight = 0", "it takes a number from 0.01 to 100"),
@@ -287,7 +278,7 @@ def test_what_a_file_may_not_say_of_models(tmp_path, text, words):
         ("[app.zed]\nweight = 1", "did you mean apps?"),
     ],
 )
-def test_what_a_file_may_not_say_of_programs(tmp_path, text, words):
+def test_what_a_file_may_not_say_of_models_and_programs(tmp_path, text, words):
     assert words in refusal({"config": write(tmp_path, text)})
 
 

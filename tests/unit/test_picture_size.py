@@ -14,14 +14,10 @@ from umaserve.picture_size import Size, size_of, size_of_base64
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 640, 480) + bytes(9)
 GIF = b"GIF89a" + struct.pack("<HH", 640, 480) + bytes(9)
 BMP = b"BM" + bytes(12) + struct.pack("<Iii", 40, 640, -480) + bytes(9)
-OLD_BMP = b"BM" + bytes(12) + struct.pack("<IHH", 12, 640, 480) + bytes(9)
 EXIF = b"\xff\xe1" + struct.pack(">H", 60_000) + bytes(59_998)
 FRAME = b"\xff\xc2" + struct.pack(">HBHH", 17, 8, 480, 640)
 JPEG = b"\xff\xd8" + EXIF + b"\xff\xff\xc4\0\x04ab" + FRAME + bytes(9)
-LOSSY = b"RIFF\0\0\0\0WEBPVP8 " + bytes(7) + b"\x9d\x01\x2a" + struct.pack("<HH", 640, 480)
-LOSSLESS = b"RIFF\0\0\0\0WEBPVP8L" + bytes(4) + b"\x2f" + struct.pack("<I", 639 | 479 << 14)
-EXTENDED = b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + (639).to_bytes(3, "little") + b"\xdf\x01\0"
-FILES = [PNG, GIF, BMP, OLD_BMP, JPEG, LOSSY, LOSSLESS, EXTENDED]
+FILES = [PNG, GIF, BMP, JPEG]
 
 
 @pytest.mark.parametrize("data", FILES, ids=range(len(FILES)))

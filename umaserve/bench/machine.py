@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import umaserve
 from umaserve.system.process_stats import process_stats
-from umaserve.system.processor import processor_name
+from umaserve.system.processor import logical_cores, processor_name
 
 PACKAGES = ("numpy", "numba", "trio", "msgspec")
 LOOK_S = 1.0
@@ -26,7 +26,7 @@ def describe(info: dict[str, Any], others: float) -> dict[str, Any]:
     model = info["model"]
     found = {
         "processor": processor_name(),
-        "cores": cores(),
+        "cores": logical_cores(),
         "memory_gb": memory_gb(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "umaserve": info.get("version") or umaserve.__version__,
@@ -45,13 +45,6 @@ def describe(info: dict[str, Any], others: float) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def cores() -> int:
-    """Logical processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_gb() -> float | None:
@@ -80,7 +73,7 @@ def used_by_others(own: Sequence[int] = ()) -> float:
     end, mine = _core_times(), _cpu_s(own) - mine
     passed = end.passed - begin.passed
     if passed <= 0.0:
-        return min(os.getloadavg()[0] / cores(), 1.0)
+        return min(os.getloadavg()[0] / logical_cores(), 1.0)
     return min(max((end.used - begin.used - mine) / passed, 0.0), 1.0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from umaserve.visible import for_reader, visible
@@ -42,12 +41,7 @@ class Stages:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
             if kind is None:
                 self._end()

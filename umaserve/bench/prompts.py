@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-_WORDS = """
+WORDS = """
 the a of to and in for on with from over under after before about between without within
 river stone window garden letter market engine silver forest bridge candle winter harbor
 number value list file line function class return string index table column record report
@@ -32,4 +32,4 @@ class Prompts:
         while number in self._given:
             number = self._random.getrandbits(48)
         self._given.add(number)
-        return " ".join([f"{number:012x}", *self._random.choices(_WORDS, k=max(0, n - 1))])
+        return " ".join([f"{number:012x}", *self._random.choices(WORDS, k=max(0, n - 1))])

@@ -15,13 +15,7 @@ from umaserve.bench.machine import describe, used_by_others
 from umaserve.bench.progress import Meter, Stages
 from umaserve.bench.prompts import Prompts
 from umaserve.bench.result import BUSY, Result
-from umaserve.bench.target import (
-    OwnDaemon,
-    others_at,
-    processes_at,
-    runs,
-    wait_until_serving,
-)
+from umaserve.bench.target import OwnDaemon, daemon_at, wait_until_serving
 from umaserve.bench.timeline import Answer, Phase
 from umaserve.client import Client, ConnectionFailed
 
@@ -63,16 +57,18 @@ def run(settings: Settings, stages: Stages, say: Callable[[str], None]) -> Resul
     Raises ``BenchError`` and what the client raises.
     """
     with ExitStack() as stack:
-        own = None
+        own, pids = None, []
         path = settings.socket
-        absent = None if settings.fresh else runs(path)
-        if settings.fresh or absent is not None:
-            if absent is not None:
-                say(f"bench: {absent}; starting a daemon for this run")
-            elif busy := others_at(path):
-                say(f"bench: the daemon at {path} works on {busy} requests; they share the machine")
-        used = _look(processes_at(path) if not settings.fresh and absent is None else [], stages)
-        if settings.fresh or absent is not None:
+        there = daemon_at(path)
+        if isinstance(there, str):
+            if not settings.fresh:
+                say(f"bench: {there}; starting a daemon for this run")
+        elif not settings.fresh:
+            pids = [there["pid"], (there["model"] or {}).get("engine_pid")]
+        elif busy := len(there["sessions"]):
+            say(f"bench: the daemon at {path} works on {busy} requests; they share the machine")
+        used = _look([pid for pid in pids if pid], stages)
+        if settings.fresh or isinstance(there, str):
             own = stack.enter_context(OwnDaemon(*_flags(settings)))
             path = own.path
         stages.stage("starting a daemon" if own else "the running daemon", "" if own else path)

@@ -29,33 +29,13 @@ ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 Report = Callable[[float], None]
 
 
-def runs(path: str) -> str | None:
-    """``None`` if a daemon listens at ``path``, else why there is none."""
+def daemon_at(path: str) -> dict[str, Any] | str:
+    """``info`` of the daemon that listens at ``path``, else why there is none."""
     try:
-        Client(path, timeout=ANSWER_S).close()
+        with Client(path, timeout=ANSWER_S) as client:
+            return client.info()
     except ConnectionFailed as error:
         return str(error).partition(";")[0]
-    return None
-
-
-def others_at(path: str) -> int:
-    """Requests that a daemon at ``path`` works on; 0 when there is none."""
-    try:
-        with Client(path, timeout=ANSWER_S) as client:
-            return len(client.info()["sessions"])
-    except ConnectionFailed:
-        return 0
-
-
-def processes_at(path: str) -> list[int]:
-    """Front and engine of the daemon at ``path``; none when there is none."""
-    try:
-        with Client(path, timeout=ANSWER_S) as client:
-            info = client.info()
-    except ConnectionFailed:
-        return []
-    pids = (info.get("pid"), (info["model"] or {}).get("engine_pid"))
-    return [pid for pid in pids if pid]
 
 
 def wait_until_serving(path: str, report: Report) -> dict[str, Any]:
@@ -140,7 +120,7 @@ class OwnDaemon:
 
     def wait(self, report: Report) -> dict[str, Any]:
         """``info`` once it serves.  Raises ``BenchError`` with its last words if it ends before."""
-        while runs(self.path) is not None:
+        while isinstance(daemon_at(self.path), str):
             if self._process.poll() is not None:
                 raise BenchError(self.last_words())
             time.sleep(POLL_S)

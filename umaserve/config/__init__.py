@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from umaserve.config.flags import add_flags, flag_values
-from umaserve.config.kinds import KV_TYPES, SOCKET_PATH_BYTES, bytes_per_second, host_and_port
-from umaserve.config.load import load_config, nearest
+from umaserve.config.kinds import SOCKET_PATH_BYTES, bytes_per_second, host_and_port
+from umaserve.config.load import load_config
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
 
 __all__ = [
-    "KV_TYPES",
     "OPTIONS",
     "SECTIONS",
     "SOCKET_PATH_BYTES",
@@ -21,5 +20,4 @@ __all__ = [
     "flag_values",
     "host_and_port",
     "load_config",
-    "nearest",
 ]

@@ -59,58 +59,45 @@ class Whole:
 
     @property
     def words(self) -> str:
-        extra = "".join(f'"{name}" or ' for name, _ in self.names)
-        return f"{extra}a whole number from {self.low} to {self.high}"
+        return f"{self._named_words()}a whole number from {self.low} to {self.high}"
 
-    def parse(self, value: Any) -> int:
-        named = dict(self.names)
-        if isinstance(value, str):
-            text = value.strip().lower()
-            if text in named:
-                return named[text]
-            if not re.fullmatch(r"[+-]?\d{1,18}", text):
-                raise ValueError(self.words)
-            value = int(text)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(self.words)
-        if value not in named.values() and not self.low <= value <= self.high:
-            raise ValueError(self.words)
-        return value
+    def _named_words(self) -> str:
+        return "".join(f'"{name}" or ' for name, _ in self.names)
 
-
-@dataclass(frozen=True)
-class Bytes:
-    """A size in bytes, with or without a unit; ``names`` are words that stand for one."""
-
-    low: int
-    high: int
-    names: tuple[tuple[str, int], ...] = ()
-    metavar: str = "N"
-
-    @property
-    def words(self) -> str:
-        extra = "".join(f'"{name}" or ' for name, _ in self.names)
-        return f"{extra}a size from {self.low} to {self.high} bytes, such as 65536, 64KiB or 1MiB"
+    def _read(self, text: str) -> int | None:
+        """Return the number that ``text`` spells, or None."""
+        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None
 
     def parse(self, value: Any) -> int:
         named = dict(self.names)
         if value is False and "off" in named:  # YAML reads a bare off as a boolean
             return named["off"]
         if isinstance(value, str):
-            if value.strip().lower() in named:
-                return named[value.strip().lower()]
-            found = _SIZE.fullmatch(value.strip().lower())
-            if not found or found[2] not in _UNITS:
-                raise ValueError(self.words)
-            size = float(found[1]) * _UNITS[found[2]]
-            if not size.is_integer():
-                raise ValueError(self.words)
-            value = int(size)
+            text = value.strip().lower()
+            if text in named:
+                return named[text]
+            value = self._read(text)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(self.words)
         if value not in named.values() and not self.low <= value <= self.high:
             raise ValueError(self.words)
         return value
+
+
+class Bytes(Whole):
+    """A size in bytes, with or without a unit."""
+
+    @property
+    def words(self) -> str:
+        size = f"a size from {self.low} to {self.high} bytes, such as 65536, 64KiB or 1MiB"
+        return self._named_words() + size
+
+    def _read(self, text: str) -> int | None:
+        found = _SIZE.fullmatch(text)
+        if not found or found[2] not in _UNITS:
+            return None
+        size = float(found[1]) * _UNITS[found[2]]
+        return int(size) if size.is_integer() else None
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from umaserve.config.named import TABLES
+from umaserve.config.named import TABLES, nearest
 from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTIONS, Option
 from umaserve.config.settings import Config, ConfigError
 from umaserve.config.spellings import translate
@@ -16,12 +15,6 @@ from umaserve.model_settings import ModelSettings
 from umaserve.system.regular_file import NotRegular, open_regular
 
 _DEBUG_OFF = ("", "0", "false", "no", "off")
-
-
-def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """ "; did you mean X?" where some known name is close to ``word``, else an empty string."""
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def load_config(
@@ -72,7 +65,7 @@ def load_config(
     models = _models(flags, named.get("models", {}))
     for name, raw in flags.items():
         if name not in BY_NAME:
-            raise ConfigError(f"unknown option {name!r}{nearest(name, list(BY_NAME))}")
+            raise ConfigError(f"unknown option {name!r}{nearest(name, BY_NAME)}")
         take(BY_NAME[name], raw, f"flag {BY_NAME[name].flag}")
     _check(values, origin)
     values["kv_type_k"], values["kv_type_v"] = values.pop("kv_type")
@@ -80,9 +73,9 @@ def load_config(
     values["default_model"] = _default_model(values, origin, models)
     return Config(
         **values,
-        apps=named.get("apps", MappingProxyType({})),
-        models=MappingProxyType(models),
-        origin=MappingProxyType(origin),
+        apps=named.get("apps", {}),
+        models=models,
+        origin=origin,
     )
 
 
@@ -235,7 +228,7 @@ def _flatten(tree: dict[str, Any], path: str) -> list[tuple[Option, Any]]:
         keys = {option.key: option for option in OPTIONS if option.section == section}
         for key, value in content.items():
             if key not in keys:
-                hint = _home(str(key)) or nearest(str(key), list(keys)) or _anywhere(str(key))
+                hint = _home(str(key)) or nearest(str(key), keys) or _anywhere(str(key))
                 raise ConfigError(f"{path}: unknown key {key!r} in [{section}]{hint}")
             out.append((keys[key], value))
     return out

@@ -93,7 +93,7 @@ def _table(table: Table) -> str:
 
 def _with_range(meaning: str, kind: object) -> str:
     """Return the meaning of a setting, with the range or the form of its value."""
-    if not isinstance(kind, Whole | Number | Names | Choice):
+    if not isinstance(kind, Whole | Number | Names | Choice) or isinstance(kind, Bytes):
         return meaning
     words = kind.words.replace("a whole number from ", "").removeprefix("a number from ")
     words = words.removesuffix(", with commas between")

@@ -6,15 +6,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from umaserve.app_settings import AppSettings
 from umaserve.config.kinds import (
+    KV_TYPES,
     Adapters,
     Choice,
     ConfigError,
     Duration,
+    Kind,
     KvType,
     Names,
     Number,
@@ -28,11 +29,10 @@ MOST_NAME = 128  # characters, as of ``app`` in a request
 LANES = ("auto", "interactive", "background")
 
 
-class KindOfKey(Protocol):
-    @property
-    def words(self) -> str: ...
-
-    def parse(self, value: Any) -> Any: ...
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean X?" where some known name is close to ``word``, else an empty string."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Key:
 
     name: str
     field: str
-    kind: KindOfKey
+    kind: Kind
     default: str
     meaning: str
 
@@ -73,7 +73,7 @@ class Table:
                 some = " and ".join(key.name for key in self.keys[:2])
                 raise ConfigError(f"{where} must be a section with keys such as {some}")
             found[str(name)] = self._read(settings, where)
-        return MappingProxyType(found)
+        return found
 
     def _read(self, settings: dict[str, Any], where: str) -> Any:
         keys = {key.name: key for key in self.keys}
@@ -81,13 +81,13 @@ class Table:
         for name, value in settings.items():
             key = keys.get(str(name))
             if key is None:
-                raise ConfigError(f"{where}: unknown key {name!r}{_nearest(str(name), keys)}")
+                raise ConfigError(f"{where}: unknown key {name!r}{nearest(str(name), keys)}")
             try:
                 values[key.field] = key.kind.parse(value)
             except ValueError as error:
                 hint = ""
                 if isinstance(key.kind, Choice):
-                    hint = _nearest(str(value), key.kind.choices)
+                    hint = nearest(str(value), key.kind.choices)
                 raise ConfigError(
                     f"{where} {name}: {value!r} is not possible: it takes {error}{hint}"
                 ) from None
@@ -101,7 +101,7 @@ class Table:
         for key in self.keys:
             value = getattr(settings, key.field)
             if value not in (None, "") and (value != () or key.field == "lora"):
-                rows.append(f"{key.name} = {'{}' if value == () else _toml(value)}")
+                rows.append(f"{key.name} = {'{}' if value == () else toml(value)}")
         return "\n".join(rows)
 
 
@@ -159,25 +159,18 @@ def adapters_toml(adapters: Iterable[AdapterSettings]) -> str:
     ) + "}"  # fmt: skip
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A value as TOML writes it; two KV types as ``K:V``."""
     if isinstance(value, tuple) and value and isinstance(value[0], AdapterSettings):
         return adapters_toml(value)
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple) and len(value) == 2 and all(each in _KV for each in value):
+    if isinstance(value, tuple) and len(value) == 2 and set(value) <= set(KV_TYPES.values()):
         return f'"{value[0]}:{value[1]}"'
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml, value)) + "]"
     return f'"{_quoted(value)}"' if isinstance(value, str) else repr(value)
-
-
-_KV = ("f16", "q8_0", "q5_1", "q5_0", "q4_0")
 
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _nearest(word: str, known: Any) -> str:
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""

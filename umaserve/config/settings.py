@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from umaserve.app_settings import AppSettings
 from umaserve.config.kinds import KV_TYPES
 from umaserve.config.kinds import ConfigError as ConfigError
-from umaserve.config.named import APPS, MODELS, adapters_toml
+from umaserve.config.named import APPS, MODELS, adapters_toml, toml
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 from umaserve.model_settings import AdapterSettings, ModelSettings
 
@@ -94,15 +93,9 @@ class Config:
     log_json: bool = False
     core_dumps: bool = False
     config: str = ""
-    apps: Mapping[str, AppSettings] = field(
-        default_factory=lambda: MappingProxyType({}), hash=False
-    )
-    models: Mapping[str, ModelSettings] = field(
-        default_factory=lambda: MappingProxyType({}), hash=False
-    )
-    origin: Mapping[str, str] = field(
-        default_factory=lambda: MappingProxyType({}), compare=False, repr=False
-    )
+    apps: Mapping[str, AppSettings] = field(default_factory=dict, hash=False)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict, hash=False)
+    origin: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -140,11 +133,4 @@ class Config:
         for name, number in getattr(option.kind, "names", ()):  # as a person would type it
             if value == number and isinstance(number, int):
                 return f'"{name}"'
-        if option.name == "lora":
-            return adapters_toml(value)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if isinstance(value, str):
-            text = value.replace("\\", "\\\\").replace('"', '\\"')
-            return f'"{text}"'
-        return repr(value)
+        return adapters_toml(value) if option.name == "lora" else toml(value)

@@ -14,7 +14,7 @@ class Item(NamedTuple):
     name: str
 
 
-Path: TypeAlias = tuple["str | Item", ...]
+Path: TypeAlias = tuple[str | Item, ...]
 
 
 class Put(NamedTuple):
@@ -95,6 +95,15 @@ def reverse(before: Any, now: Any, edits: Sequence[Put]) -> tuple[list[Put | Dro
             back.append(Drop(path))
             now = drop(now, Drop(path))
     return back, kept
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, and of the same kind: 1 and ``true`` are equal in Python."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
 
 
 def has(data: Any, path: Path) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from umaserve.connect.edits import Drop, Item, Path, Put, in_the_way, position
+from umaserve.connect.edits import Drop, Item, Path, Put, in_the_way, position, same
 from umaserve.connect.jsonc_nodes import SPACE, Node, read
 
 INDENT = "  "  # where the text shows none
@@ -42,7 +42,7 @@ def edit(text: str, change: Put) -> str:
             inner = inner[0] if name is None else inner[name]
             return _inserted(text, node, name, inner, unit)
         node = node.children[index]
-    if _same(node.value, change.value):
+    if same(node.value, change.value):
         return text
     return _replaced(text, node, change.value, unit)
 
@@ -79,11 +79,6 @@ def _comma(text: str, at: int) -> int:
     space = SPACE.match(text, at)
     assert space
     return space.end() if text.startswith(",", space.end()) else -1
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal as JSON: ``true`` is not 1."""
-    return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
 def _index(node: Node, step: str | Item) -> int | None:
@@ -148,7 +143,7 @@ def _inserted(text: str, node: Node, name: str | None, value: Any, unit: str) ->
     indent = _line_indent(text, begins)
     member = "\n" + indent + _member(name, _written(value, indent, unit))
     if node.comma >= 0:
-        text, ends, member = text, node.comma, member + ","
+        ends, member = node.comma, member + ","
     else:
         text, ends = f"{text[:ends]},{text[ends:]}", ends + 1
     # a comment at the end of the line is about the member that was the last

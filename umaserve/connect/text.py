@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
-from umaserve.connect.edits import Drop, Path, Put, Unreadable, drop, has, put, reverse
+from umaserve.connect.edits import Drop, Path, Put, Unreadable, drop, has, put, reverse, same
 
 Language: TypeAlias = Literal["jsonc", "yaml", "toml"]
 # imported for a file of theirs: packages take longer to import than the command may take to start
@@ -41,7 +41,7 @@ def edited(language: Language, data: bytes, edits: Sequence[Put | Drop]) -> byte
             wanted, text = put(wanted, each), module.edit(text, each)
         else:
             wanted, text = drop(wanted, each), module.without(text, each)
-    if not _same(module.parse(text), wanted):
+    if not same(module.parse(text), wanted):
         raise Unreadable("it is written in a way that this command cannot change")
     if windows:
         text = text.replace("\n", "\r\n")
@@ -68,12 +68,3 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise Unreadable("it is not UTF-8") from None
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal, and of the same kind: 1 and ``true`` are equal in Python."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and (a == b or (a != a and b != b))

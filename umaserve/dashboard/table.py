@@ -7,6 +7,7 @@ from typing import Any
 
 from umaserve.dashboard.canvas.line import (
     MISSING,
+    Column,
     Line,
     clean,
     column,
@@ -18,20 +19,6 @@ from umaserve.dashboard.canvas.line import (
 from umaserve.dashboard.panels.sentence import ago
 from umaserve.dashboard.rows import SORTS, Row, is_ended
 from umaserve.dashboard.view import View
-
-
-class _Column:
-    """``least`` is the terminal width from which it is shown."""
-
-    def __init__(
-        self,
-        title: str,
-        width: int,
-        cell: Callable[[Row], str],
-        least: int = 0,
-        left: bool = False,
-    ) -> None:
-        self.title, self.width, self.cell, self.least, self.left = title, width, cell, least, left
 
 
 def _words(name: str, limit: int = 60) -> Callable[[Row], str]:
@@ -51,19 +38,19 @@ def _age(row: Row) -> str:
 
 
 COLUMNS = (
-    _Column("id", 11, _words("id"), left=True),
-    _Column("app", 9, _words("app"), 45, left=True),
-    _Column("lane", 11, _words("lane"), 55, left=True),
-    _Column("state", 12, _state, left=True),
-    _Column("tokens", 7, lambda row: number(row.get("tokens"))),
-    _Column("tok/s", 7, lambda row: number(row.get("tok_s")), 60),
-    _Column("p95", 6, lambda row: ms(row.get("p95_ms")), 67),
-    _Column("age", 10, _age, 78),
-    _Column("prompt", 7, lambda row: number(row.get("prompt_tokens")), 100),
-    _Column("first", 8, lambda row: ms(row.get("ttft_ms")), 100),
-    _Column("cells", 7, lambda row: number(row.get("kv_cells")), 110),
-    _Column("conn", 6, _words("conn"), 130, left=True),
-    _Column("why", 27, _words("lane_reason"), 140, left=True),
+    Column("id", 11, _words("id"), left=True),
+    Column("app", 9, _words("app"), 45, left=True),
+    Column("lane", 11, _words("lane"), 55, left=True),
+    Column("state", 12, _state, left=True),
+    Column("tokens", 7, lambda row: number(row.get("tokens"))),
+    Column("tok/s", 7, lambda row: number(row.get("tok_s")), 60),
+    Column("p95", 6, lambda row: ms(row.get("p95_ms")), 67),
+    Column("age", 10, _age, 78),
+    Column("prompt", 7, lambda row: number(row.get("prompt_tokens")), 100),
+    Column("first", 8, lambda row: ms(row.get("ttft_ms")), 100),
+    Column("cells", 7, lambda row: number(row.get("kv_cells")), 110),
+    Column("conn", 6, _words("conn"), 130, left=True),
+    Column("why", 27, _words("lane_reason"), 140, left=True),
 )
 
 
@@ -99,7 +86,7 @@ def _styled(row: Row, text: str, chosen: bool) -> Line:
     return Line(("▸ " if chosen else "  ") + text, style)
 
 
-def widths(columns: Sequence[_Column], width: int) -> list[int]:
+def widths(columns: Sequence[Column], width: int) -> list[int]:
     """Widths of columns with a blank between them; spare room goes to the first two columns."""
     cells = [c.width for c in columns]
     spare = width - 1 - sum(cells) - len(cells)

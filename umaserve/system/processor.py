@@ -1,7 +1,8 @@
-"""Name of the processor on each system, and facts that macOS tells by sysctl(3)."""
+"""Name and cores of the processor, and facts that macOS tells by sysctl(3)."""
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -21,6 +22,13 @@ def sysctl(*names: str) -> list[str]:
     except OSError:
         return []
     return done.stdout.splitlines()
+
+
+def logical_cores() -> int:
+    """Logical processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor_name() -> str:

@@ -49,15 +49,6 @@ def no_second_context() -> None:
 
 
 @once_numba_may_load
-def small_chunks_only() -> None:
-    """A processor takes seconds to measure chunks of all sizes; up to a hundred tokens will do."""
-    from umaserve.engine.prefill import second_context
-    from umaserve.engine.start import measures
-
-    second_context.SLOW_CHUNK_MS = measures.SLOW_CHUNK_MS = 40.0  # type: ignore[attr-defined]
-
-
-@once_numba_may_load
 def slow_chunks(most: int, path: str) -> None:
     """Parts of chunks of more than ``most`` tokens seem to have taken 200 ms the last time.
 

@@ -88,16 +88,16 @@ def _parser() -> Parser:
 
 
 def _list(options: Namespace, apps: list[App], here: Places) -> int:
-    from umaserve.cli.connect.desk import look as look_at
+    from umaserve.cli.connect.desk import state, where
 
     url = ""
     with suppress(NoDaemon, ConnectionFailed):
         url = url_of(options.url, options.socket)
-    seen = [look_at(app, here, url) for app in apps]
-    found = [each for each in seen if each.where]
-    for each in found:
-        show(f"{each.app.name:<12} {each.state}\n{'':<12} {each.where}")
-    others = ", ".join(each.app.name for each in seen if not each.where)
+    places = {app: where(app, here) for app in apps}
+    found = {app: place for app, place in places.items() if place}
+    for app, place in found.items():
+        show(f"{app.name:<12} {state(app, here, url)}\n{'':<12} {place}")
+    others = ", ".join(app.name for app in apps if app not in found)
     if others:
         show(f"not found here: {others}" if found else f"none of these is here: {others}")
     show("\n`umaserve connect APP` sets one up; --check tries it, --undo takes it back.")
@@ -265,7 +265,7 @@ def _plan_back(kept: Kept) -> list[Back] | None:
                 say(f"({file.path} is gone since)")
                 plan.append((file.path, now, before, []))
                 continue
-            back, stay = taken_back(file.language, now, before or b"", file.puts)
+            back, stay = taken_back(file.language, now, before or b"", file.edits)
             say(f"({file.path} has changed since; only what `connect` wrote goes)")
             if stay:
                 say(f"(what you have changed since stays: {', '.join(map(spelled, stay))})")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from umaserve.cli.connect import files
@@ -14,26 +13,14 @@ from umaserve.connect.edits import Unreadable, found
 from umaserve.connect.text import parse
 
 
-class Seen(NamedTuple):
-    """``where`` is its program or its folder of settings; empty where neither is here."""
-
-    app: App
-    where: str
-    state: str
-
-
 def places() -> Places:
     """Return the places of this user's settings on this system."""
     home = os.path.expanduser("~")
     return Places(home, os.environ, sys.platform == "darwin", os.path.exists)
 
 
-def look(app: App, here: Places, url: str) -> Seen:
-    """``url`` is the daemon's; empty while none is known."""
-    return Seen(app, _where(app, here), _state(app, here, url))
-
-
-def _where(app: App, here: Places) -> str:
+def where(app: App, here: Places) -> str:
+    """The app's program, or its folder of settings; empty where neither is here."""
     program = next(filter(None, map(shutil.which, app.programs)), None)
     if program is not None:
         return program
@@ -44,7 +31,8 @@ def _where(app: App, here: Places) -> str:
     return folder if folder and os.path.isdir(folder) else ""
 
 
-def _state(app: App, here: Places, url: str) -> str:
+def state(app: App, here: Places, url: str) -> str:
+    """Say whether the app is connected; ``url`` is the daemon's, empty while none is known."""
     if not app.file(here):
         return "has no file of settings"
     try:

@@ -6,13 +6,12 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path as Folder
-from typing import Any
 
 import msgspec
 
 from umaserve.cli.connect import files
 from umaserve.connect.apps import App, Change, Places, Target
-from umaserve.connect.edits import Item, Path, Put, Unreadable
+from umaserve.connect.edits import Put, Unreadable
 from umaserve.connect.text import Language
 from umaserve.system.own_file import read_own
 from umaserve.system.private_folder import make_private, require_private
@@ -30,12 +29,8 @@ class KeptFile:
     language: Language
     backup: str
     after: str
-    edits: list[tuple[list[str | tuple[str, str]], Any, bool]]
+    edits: list[Put]
     folders: list[str] = field(default_factory=list)
-
-    @property
-    def puts(self) -> list[Put]:
-        return [Put(_path(steps), value, lazy) for steps, value, lazy in self.edits]
 
 
 class Kept:
@@ -81,13 +76,11 @@ class Kept:
         )
         made = []
         for change, before, after in changes:
-            edits: list[Any] = [
-                (list(edit.path), edit.value, edit.if_missing) for edit in change.edits
-            ]
             old = newest.get(change.path) if goes_on else None
             if old is not None:
-                places = [steps for steps, _, _ in edits]
-                old.edits = [edit for edit in old.edits if edit[0] not in places] + edits
+                places = [edit.path for edit in change.edits]
+                old.edits = [edit for edit in old.edits if edit.path not in places]
+                old.edits += change.edits
                 old.after = files.digest(after)
                 made.append(old)
                 continue
@@ -95,7 +88,8 @@ class Kept:
             if before is not None:
                 name = f"{len(self.steps) + 1}-{os.path.basename(change.path)}"
                 files.replace(os.path.join(self.folder, name), before)
-            made.append(KeptFile(change.path, change.language, name, files.digest(after), edits))
+            edits, digest = list(change.edits), files.digest(after)
+            made.append(KeptFile(change.path, change.language, name, digest, edits))
         if not goes_on:
             self.steps.append(made)
         self.save()
@@ -138,7 +132,3 @@ def _problem(kept: KeptFile, app: App, here: Places) -> str:
 
 def _is_on_the_way(path: str, to: str) -> bool:
     return to == path or to.startswith(path.rstrip("/") + "/")
-
-
-def _path(steps: list[str | tuple[str, str]]) -> Path:
-    return tuple(step if isinstance(step, str) else Item(*step) for step in steps)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from umaserve.system.process_stats import process_stats
 
 WATCHED_S = 3.0
 _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s*(\d+)", re.M)
@@ -23,11 +24,12 @@ class Usage(NamedTuple):
 def usage(pid: int) -> Usage | None:
     """None where the system does not tell, or the process is gone."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         tasks = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
     except OSError:
         return None
-    cpu_s = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    cpu_s = process_stats(pid).cpu_s
+    if cpu_s is None or not tasks:
+        return None
     return Usage(cpu_s, sum(int(count) for text in tasks for count in _SWITCHES.findall(text)))
 
 

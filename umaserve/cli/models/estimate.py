@@ -26,6 +26,7 @@ from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
 from umaserve.system.own_file import open_to_read, write_own
 from umaserve.system.private_folder import make_private, why_shared
+from umaserve.system.processor import logical_cores
 
 from .graphics import graphics_bytes
 
@@ -168,7 +169,7 @@ def _best_known(rate: float, folder: Path) -> float:
 
 
 def _threads() -> int:
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, 16)
+    return min(logical_cores(), 16)
 
 
 def _main_memory() -> float:

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from umaserve.config import OPTIONS, Config, Option
-from umaserve.config.kinds import Switch
+from umaserve.config.kinds import Path, Switch
 
 # where things lie, models of other tools among them
 _ENVIRONMENT = (
     "UMA_CACHE_DIR", "UMA_STATE_DIR", "UMA_LLAMA_BUILD", "UMA_DEBUG", "XDG_CACHE_HOME",
     "XDG_STATE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE",
     "OLLAMA_MODELS",
-)  # fmt: skip
-_PATHS = (
-    "model", "draft_model", "mmproj", "api_key_file", "tls_cert", "tls_key", "model_dir",
-    "cache_dir", "scorecard", "trace", "config",
 )  # fmt: skip
 # nothing, a word, or a reference such as hf:OWNER/REPO
 _NO_PATH = re.compile(r"$|off$|auto$|demo$|[a-z.]+:")
@@ -81,7 +77,7 @@ def _words(option: Option, given: Any) -> list[str]:
     elif option.name == "lora":
         pairs = (part.strip().partition("=") for part in text.split(","))
         text = ",".join(f"{name}{sign}{_absolute(path.strip())}" for name, sign, path in pairs)
-    elif option.name in _PATHS:
+    elif isinstance(option.kind, Path):
         text = _absolute(text)
     elif option.name == "http" and text.startswith("unix:"):
         text = "unix:" + _absolute(text.removeprefix("unix:"))

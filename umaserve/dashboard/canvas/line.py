@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -157,6 +157,16 @@ def column(text: str, width: int, left: bool = False) -> str:
         return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
     blanks = " " * (width - size)
     return text + blanks if left else blanks + text
+
+
+class Column(NamedTuple):
+    """A column of a table; ``least`` is the terminal width from which it is shown."""
+
+    title: str
+    width: int
+    cell: Callable[[Any], str]
+    least: int = 0
+    left: bool = False
 
 
 def spaced(text: str, width: int, left: bool = False) -> str:

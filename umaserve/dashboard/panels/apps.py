@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from umaserve.dashboard.canvas.line import (
     MISSING,
+    Column,
     Line,
     bar,
     clean,
@@ -24,23 +25,14 @@ LABEL = 13  # cells of what stands before a gauge
 NUMBER = 7
 
 
-class _Figure:
-    """A column behind an app's gauge; ``least`` is the terminal width from which it is shown."""
-
-    def __init__(
-        self, title: str, width: int, cell: Callable[[Values], str], least: int, left: bool = False
-    ) -> None:
-        self.title, self.width, self.cell, self.least, self.left = title, width, cell, least, left
-
-
-# from left to right; the name stands before them
+# behind an app's gauge, from left to right; the name stands before them
 APP_FIGURES = (
-    _Figure("share", 6, lambda app: percent(app.get("share")), 0),
-    _Figure("now", 5, lambda app: number(app.get("active")), 70),
-    _Figure("p95", NUMBER, lambda app: ms(app.get("p95_ms")), 30),
-    _Figure("cached", NUMBER, lambda app: percent(app.get("cached")), 40),
-    _Figure("lane", 13, lambda app: f" {clean(app.get('lane') or MISSING)}", 55, True),
-    _Figure("why", 28, lambda app: f" {clean(app.get('lane_reason') or '')}", 120, True),
+    Column("share", 6, lambda app: percent(app.get("share")), 0),
+    Column("now", 5, lambda app: number(app.get("active")), 70),
+    Column("p95", NUMBER, lambda app: ms(app.get("p95_ms")), 30),
+    Column("cached", NUMBER, lambda app: percent(app.get("cached")), 40),
+    Column("lane", 13, lambda app: f" {clean(app.get('lane') or MISSING)}", 55, True),
+    Column("why", 28, lambda app: f" {clean(app.get('lane_reason') or '')}", 120, True),
 )
 
 

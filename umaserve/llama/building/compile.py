@@ -16,6 +16,7 @@ from pathlib import Path
 
 from umaserve.llama import builds
 from umaserve.system.own_python import run_code
+from umaserve.system.processor import logical_cores
 
 from . import BuildError
 from .backends import Choice
@@ -78,12 +79,8 @@ class Plan:
 
 def default_jobs() -> int:
     """Compilers to run at once: one a processor, as far as memory allows."""
-    if hasattr(os, "sched_getaffinity"):
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(processors, memory // _BYTES_PER_JOB))
+    return max(1, min(logical_cores(), memory // _BYTES_PER_JOB))
 
 
 def _environment(tree: Path, folder: Path, tools: Toolchain) -> dict[str, str]:
@@ -206,7 +203,7 @@ def ninja_reader(update: Callable[[float, float, str], None]) -> Callable[[str],
 
 def gather(tree: Path, compiled: Path, out: Path, plan: Plan, tools: Toolchain) -> None:
     """Puts libraries, headers, vocabularies and the licence into `out`, the manifest last."""
-    libraries = _copy_libraries(compiled, out / "lib", core=True)
+    _copy_libraries(compiled, out / "lib", core=True)
     (out / "include").mkdir()
     for header in (*(tree / "include").glob("*.h"), *(tree / "ggml" / "include").glob("*.h")):
         shutil.copy2(header, out / "include" / header.name)
@@ -232,7 +229,6 @@ def gather(tree: Path, compiled: Path, out: Path, plan: Plan, tools: Toolchain) 
         "cpu": None if plan.portable else builds.cpu_signature(),
         "cmake": [*plan.choice.cmake, *plan.extra],
         "compiler": tools.cxx,
-        "libraries": libraries,
         "created": time.time(),
     }
     (out / builds.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
@@ -245,16 +241,13 @@ def gather_peers(compiled: Path, out: Path) -> None:
         shutil.copy2(compiled / name, out / name)
 
 
-def _copy_libraries(compiled: Path, out: Path, *, core: bool) -> list[str]:
-    """Copies shared libraries with their version links; returns the names."""
+def _copy_libraries(compiled: Path, out: Path, *, core: bool) -> None:
+    """Copies shared libraries with their version links."""
     out.mkdir(parents=True, exist_ok=True)
-    names = []
     for path in sorted(compiled.glob("lib*")):
         is_library = ".so" in path.name or path.suffix == ".dylib"
         if is_library and core == bool(_CORE_LIBRARY.match(path.name)):
             shutil.copy2(path, out / path.name, follow_symlinks=False)
-            names.append(path.name)
-    return names
 
 
 _PROBE = """

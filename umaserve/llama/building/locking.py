@@ -15,12 +15,12 @@ _POLL_S = 0.2
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, waiting: Callable[[str], None]) -> Iterator[int]:
+def file_lock(path: Path, doing: str, say: Callable[[str], None]) -> Iterator[int]:
     """Holds an exclusive lock on `path`, waiting for whoever has it; yields the descriptor.
 
     The kernel drops the lock when the last process that has the descriptor ends, so a killed
     owner never leaves a stale one. Children that must not outlive the lock are handed the
-    descriptor. `waiting` is called once, with the owner's process id as text, if there is a wait.
+    descriptor. If there is a wait, `say` gets a line once: a process is `doing` something.
     Raises `NotPrivate` where others could write to the folder.
     """
     descriptor = _open(path)
@@ -29,7 +29,7 @@ def file_lock(path: Path, waiting: Callable[[str], None]) -> Iterator[int]:
         while not _try(descriptor):
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             if owner and not said:  # an owner that has just begun may not have written yet
-                waiting(owner)
+                say(f"Process {owner} is {doing}; waiting for it")
                 said = True
             time.sleep(_POLL_S)
         os.ftruncate(descriptor, 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 _PLAIN_EVERY_S = 5.0
@@ -22,10 +23,6 @@ class Reporter:
         self._bars: Any = None  # rich's Progress, while a step is open on a terminal
         self._open = 0  # steps that have a bar
 
-    @property
-    def is_terminal(self) -> bool:
-        return not self.quiet and self.stream.isatty()
-
     def say(self, text: str) -> None:
         """Writes one line."""
         if self._bars is not None:
@@ -33,47 +30,40 @@ class Reporter:
         elif not self.quiet:
             print(text, file=self.stream, flush=True)
 
-    def open_bar(self, title: str) -> Any:
-        """A bar for one step; None where there is no terminal, or no library that draws bars."""
-        if not self.is_terminal:
-            return None
-        if self._bars is None:
-            self._bars = _new_bars(self.stream)
-            if self._bars is None:
-                return None
-            self._bars.start()
-        self._open += 1
-        return self._bars.add_task(title, total=None, note="")
-
-    def update_bar(self, bar: Any, **fields: Any) -> None:
-        """Change a bar that `open_bar` gave; may be called by any thread."""
-        self._bars.update(bar, **fields)
-
-    def close_bar(self, bar: Any) -> None:
-        """Take a bar away; with the last one the terminal is as it was."""
-        self._bars.remove_task(bar)
-        self._open -= 1
-        if not self._open:
-            self._bars.stop()
-            self._bars = None
-
-    def step(self, title: str) -> Step:
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
         """A step with a beginning, a fraction done and an end; use it in a ``with``."""
-        return Step(self, title)
+        began_s = time.monotonic()
+        if self.quiet or not self.stream.isatty():
+            self.say(f"{title} ...")
+            yield Step(self, title)
+        else:
+            if self._bars is None:
+                self._bars = _new_bars(self.stream)
+                self._bars.start()
+            self._open += 1
+            bar = self._bars.add_task(title, total=None, note="")
+            try:
+                yield Step(self, title, self._bars, bar)
+            finally:
+                self._bars.remove_task(bar)
+                self._open -= 1
+                if not self._open:  # the terminal is as it was
+                    self._bars.stop()
+                    self._bars = None
+        self.say(f"{title}: done in {time.monotonic() - began_s:.1f} s")
 
 
 def _new_bars(stream: TextIO) -> Any:
-    try:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-    except ImportError:
-        return None
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=32),
@@ -85,49 +75,25 @@ def _new_bars(stream: TextIO) -> Any:
 
 
 class Step:
-    """Long step whose progress is shown. `update` may be called at any rate."""
+    """Long step whose progress is shown. `update` may be called at any rate, by any thread."""
 
-    def __init__(self, reporter: Reporter, title: str) -> None:
-        self.reporter = reporter
-        self.title = title
-        self._bar: Any = None
-        self._started = 0.0
-        self._said_at = 0.0
+    def __init__(self, reporter: Reporter, title: str, bars: Any = None, bar: Any = None) -> None:
+        self._reporter, self._title, self._bars, self._bar = reporter, title, bars, bar
+        self._began_s = self._said_s = time.monotonic()
         self._said_percent = -10
-
-    def __enter__(self) -> Step:
-        self._started = self._said_at = time.monotonic()
-        self._bar = self.reporter.open_bar(self.title)
-        if self._bar is None:
-            self.reporter.say(f"{self.title} ...")
-        return self
 
     def update(self, done: float | None, total: float | None, note: str = "") -> None:
         """Report `done` of `total` (None where unknown); `note` names the part in progress."""
-        if self._bar is not None:
-            self.reporter.update_bar(
-                self._bar, completed=done or 0, total=total, note=note[:48]
-            )
+        if self._bars is not None:
+            self._bars.update(self._bar, completed=done or 0, total=total, note=note[:48])
             return
-        now = time.monotonic()
+        now_s = time.monotonic()
         percent = int(100 * done / total) if done is not None and total else None
-        due = now - self._said_at >= _PLAIN_EVERY_S
-        if percent is not None and percent >= self._said_percent + 10 and now - self._said_at > 1:
+        due = now_s - self._said_s >= _PLAIN_EVERY_S
+        if percent is not None and percent >= self._said_percent + 10 and now_s - self._said_s > 1:
             due = True
         if due:
-            self._said_at = now
+            self._said_s = now_s
             self._said_percent = percent if percent is not None else -10
             share = f"{percent}%" if percent is not None else note
-            self.reporter.say(f"  {self.title}: {share} after {now - self._started:.0f} s")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        seconds = time.monotonic() - self._started
-        if self._bar is not None:
-            self.reporter.close_bar(self._bar)
-        if kind is None:
-            self.reporter.say(f"{self.title}: done in {seconds:.1f} s")
+            self._reporter.say(f"  {self._title}: {share} after {now_s - self._began_s:.0f} s")

@@ -105,10 +105,7 @@ def fetch_sdist(log: Path, report: Reporter) -> Path:
     folder = builds.cache_root() / "src"
     archive = folder / SDIST_FILE
 
-    def waiting(owner: str) -> None:
-        report.say(f"process {owner} is fetching the same source; waiting for it")
-
-    with file_lock(folder / f".{SDIST_FILE}.lock", waiting):
+    with file_lock(folder / f".{SDIST_FILE}.lock", "fetching the same source", report.say):
         if archive.exists():
             if _hash_file(archive) == SDIST_SHA256:
                 return archive

@@ -145,10 +145,7 @@ def from_index(program: str, log: Path, report: Reporter) -> str:
         in_use.hold(folder)
         return found
 
-    def waiting(owner: str) -> None:
-        report.say(f"process {owner} is installing {program}; waiting for it")
-
-    with file_lock(folder.parent / f".{folder.name}.lock", waiting):
+    with file_lock(folder.parent / f".{folder.name}.lock", f"installing {program}", report.say):
         found = _installed_program(folder, program)
         if found is not None:
             return found

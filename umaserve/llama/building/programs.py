@@ -1,7 +1,11 @@
-"""Builds uma-chat, which makes prompts of conversations, from the source that libllama came from.
+"""Builds uma-chat and uma-eyes from the source that libllama came from.
 
-A source without a chat layer, or with another one, makes a build without the program. Prompts are
-served then, and ``messages`` are refused with the reason that is written down here.
+uma-chat makes prompts of conversations. A source without a chat layer, or with another one, makes a
+build without the program. Prompts are served then, and ``messages`` are refused with the reason
+that is written down here.
+
+uma-eyes makes embeddings of pictures. It is built on demand: it takes half a minute of two cores,
+and most models read text alone.
 """
 
 from __future__ import annotations
@@ -18,34 +22,28 @@ from .process import run_logged
 from .progress import Reporter
 from .toolchain import Toolchain
 
-_NEEDED = ("common/chat.h", "common/json.h", "common/jinja/runtime.h", "common/parsers/parsers.h")
+FOR_CHAT = ("common/chat.h", "common/json.h", "common/jinja/runtime.h", "common/parsers/parsers.h")
+_FOR_EYES = ("tools/mtmd/mtmd.h", "tools/mtmd/clip.cpp", "vendor/stb/stb_image.h")
 
 
-def make(
-    tree: Path,
-    build: builds.Build,
-    aside: Path,
-    jobs: int,
-    tools: Toolchain,
-    log: Path,
-    report: Reporter,
-    lock: int,
-) -> None:
+def make_chat(
+    tree: Path, build: builds.Build, aside: Path, jobs: int, tools: Toolchain, log: Path,
+    report: Reporter, lock: int,
+) -> None:  # fmt: skip
     """Puts uma-chat, or the reason why there is none, into ``build.chat_dir``.
 
     ``tree`` is llama.cpp's source; ``aside`` is a folder for what is made on the way.
     """
     out = aside / "chat"
     out.mkdir()
-    missing = next((name for name in _NEEDED if not (tree / name).exists()), None)
+    missing = next((name for name in FOR_CHAT if not (tree / name).exists()), None)
     why = ""
     if missing is not None:
         why = f"the llama.cpp source of this build has no chat layer that is known (no {missing})"
     else:
         try:
-            compiled = aside / "chat-build"
-            program = compile_program(
-                "uma-chat", builds.CHAT_SOURCES, [f"-DLLAMA_TREE={tree}"], compiled,
+            program = _compile(
+                "uma-chat", builds.CHAT_SOURCES, [f"-DLLAMA_TREE={tree}"], aside / "chat-build",
                 jobs, tools, log, report, lock,
             )  # fmt: skip
             shutil.copy2(program, out / program.name)
@@ -58,12 +56,38 @@ def make(
     if why:
         report.say(f"warning: conversations (`messages`) will be refused: {why}")
         (out / builds.CHAT_ABSENT).write_text(f"{why}\n", "utf-8")
-    shutil.rmtree(build.chat_dir, ignore_errors=True)
-    build.chat_dir.parent.mkdir(exist_ok=True)
-    out.rename(build.chat_dir)
+    _replace(build.chat_dir, out)
 
 
-def compile_program(
+def make_eyes(
+    tree: Path, build: builds.Build, aside: Path, jobs: int, tools: Toolchain, log: Path,
+    report: Reporter, lock: int,
+) -> None:  # fmt: skip
+    """Put uma-eyes into ``build.eyes_dir``.  Raises `BuildError` where it cannot be built."""
+    for name in _FOR_EYES:
+        if not (tree / name).exists():
+            raise BuildError(f"uma-eyes cannot be built: this llama.cpp source has no {name}")
+    defines = [f"-DLLAMA_TREE={tree}", f"-DLLAMA_BUILD={build.path}"]
+    program = _compile(
+        "uma-eyes", builds.EYES_SOURCES, defines, aside / "eyes-build",
+        jobs, tools, log, report, lock,
+    )  # fmt: skip
+    out = aside / "eyes"
+    out.mkdir()
+    shutil.copy2(program, out / program.name)
+    picture = tree / "tools" / "mtmd" / "test-1.jpeg"
+    if picture.exists():  # for tests
+        shutil.copy2(picture, out / picture.name)
+    _replace(build.eyes_dir, out)
+
+
+def _replace(folder: Path, made: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(exist_ok=True)
+    made.rename(folder)
+
+
+def _compile(
     name: str, sources: Path, defines: list[str], folder: Path, jobs: int, tools: Toolchain,
     log: Path, report: Reporter, lock: int,
 ) -> Path:  # fmt: skip

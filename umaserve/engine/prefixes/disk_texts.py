@@ -9,11 +9,11 @@ import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.entry import Entry, Part, text_of
-from umaserve.cache.store import PrefixStore
 from umaserve.cache.whole import MARK
 from umaserve.engine.model.cost_file import saved_by
 from umaserve.wire import messages as m
 
+from .copies import PrefixStore
 from .shelf import Shelf
 
 if TYPE_CHECKING:

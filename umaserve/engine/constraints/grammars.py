@@ -17,6 +17,7 @@ from umaserve.wire import messages as m
 
 from .errors import CannotBind
 from .grammar_process import FORKS
+from .matcher import Matcher
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -98,8 +99,8 @@ class Grammars:
         self._desk = self._process = None
 
 
-class GrammarFollower:
-    """A `Matcher`: a grammar in GBNF, followed by a process of its own."""
+class GrammarFollower(Matcher):
+    """A grammar in GBNF, followed by a process of its own."""
 
     def __init__(self, constraint: m.Constraint, grammars: Grammars) -> None:
         self._pipe = grammars.open()
@@ -143,20 +144,8 @@ class GrammarFollower:
         return answer[1:]
 
 
-class Unfollowed:
+class Unfollowed(Matcher):
     """A copy of a grammar that is followed elsewhere: nobody knows what may be next."""
-
-    def accept(self, tokens: list[int]) -> None:
-        pass
-
-    def accept_text(self, text: str) -> None:
-        pass
 
     def fill(self, mask: np.ndarray) -> bool:
         raise CannotBind("it is followed elsewhere")
-
-    def copy(self) -> Unfollowed:
-        return self
-
-    def close(self) -> None:
-        pass

@@ -356,12 +356,10 @@ class Engine:
         if reason == t.REASON_NONE:
             self._cut(slot, int(self.table.n_past[slot]) - 1)  # it feeds its last token again
             self.table.header.cells_used = cells.cells_used(self.table)
-            return
-        if reason == t.REASON_ERROR:
+        elif reason == t.REASON_ERROR:
             self.seats.fail([slot], CODE, why)
-            return
-        self.seats.end(slot, reason)
-        self.control.wake()
+        else:
+            self.seats.end(slot, reason)
 
     def _cut(self, slot: int, n_kept: int) -> None:
         """Leave a row its first tokens, or none where this kind of memory cannot go back."""

@@ -194,7 +194,7 @@ class Prefixes:
             part.entry.hits += 1
         self.files.fetch(parts, self._texts.domains[slot])
         self._restorer.begin(slot, parts, at_once)
-        return slot not in self._restorer.slots
+        return slot not in self._restorer.parts
 
     def _known_and_held(self, slot: int) -> list[Part]:
         """`known`, with what a held text has of it: that is saved now."""
@@ -217,7 +217,7 @@ class Prefixes:
 
     def leave(self, slot: int) -> None:
         """The row's sequence is being taken away."""
-        self._restorer.leave(slot)
+        self._restorer.parts.pop(slot, None)
         self._saver.saved.pop(slot, None)
 
     def keep_later(self, slot: int, ended: Ended) -> None:
@@ -235,7 +235,7 @@ class Prefixes:
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do before more than one tick runs."""
-        is_copying = self.files.has_news or self._restorer.slots or self._awaited
+        is_copying = self.files.has_news or self._restorer.parts or self._awaited
         return bool(is_copying) or self.late.is_due or self._saver.is_busy
 
     def step(self, at_once: bool, may_save: bool) -> list[int]:
@@ -287,9 +287,9 @@ class Prefixes:
 
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
-        slots = self._restorer.slots
+        slots = list(self._restorer.parts)
         self.files.clear()
-        self._restorer.clear()
+        self._restorer.parts.clear()
         self._awaited.clear()
         self._saver.saved.clear()
         self.late.clear()

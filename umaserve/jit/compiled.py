@@ -18,11 +18,13 @@ be cut short.  What cannot be read counts as not compiled.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numba.extending
+from llvmlite import ir
 from numba.core import config, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
@@ -43,6 +45,16 @@ def intrinsic(plain: Callable[..., Any]) -> Any:
     """numba's decorator, for what Python calls as `plain` where the compiler is switched off."""
     is_off = config.DISABLE_JIT  # type: ignore[attr-defined]
     return (lambda _: plain) if is_off else numba.extending.intrinsic
+
+
+@intrinsic(lambda address: ctypes.c_void_p(int(address)))
+def pointer(typingctx, address):  # type: ignore[no-untyped-def]
+    """``void*`` from an integer address, for ``carray``."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(args[0], ir.PointerType(ir.IntType(8)))
+
+    return types.voidptr(types.int64), codegen
 
 
 def _load_index(self: Any) -> Any:

@@ -38,50 +38,16 @@ def _caller(result: Any, *arguments: Any) -> Any:
         ]
         return builder.call(pointer, cast)
 
-    signature = numba_result[result](types.int64, *[types.int64] * len(arguments))
-    if not arguments:
-
-        @intrinsic
-        def call0(typingctx, address):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call0
-    if len(arguments) == 1:
-
-        @intrinsic
-        def call1(typingctx, address, a):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call1
-    if len(arguments) == 2:
-
-        @intrinsic
-        def call2(typingctx, address, a, b):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call2
-
-    if len(arguments) == 3:
-
-        @intrinsic
-        def call3(typingctx, address, a, b, c):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call3
-
-    if len(arguments) == 4:
-
-        @intrinsic
-        def call4(typingctx, address, a, b, c, d):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call4
-
-    @intrinsic
-    def call5(typingctx, address, a, b, c, d, e):  # type: ignore[no-untyped-def]
-        return signature, codegen
-
-    return call5
+    made = numba_result[result](types.int64, *[types.int64] * len(arguments)), codegen
+    takers: tuple[Any, ...] = (  # numba goes by the names that a function has for its arguments
+        lambda typingctx, address: made,
+        lambda typingctx, address, a: made,
+        lambda typingctx, address, a, b: made,
+        lambda typingctx, address, a, b, c: made,
+        lambda typingctx, address, a, b, c, d: made,
+        lambda typingctx, address, a, b, c, d, e: made,
+    )
+    return intrinsic(takers[len(arguments)])
 
 
 call_i32_ptr_ptr = _caller(32, 64, 64)  # llama_decode through its shim

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from umaserve.llama.model import Model
+from umaserve.llama.model import Model
 
 _PLACE = re.compile(r"\{(query|document)\}")
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama import Context
 from umaserve.wire import messages as m
 
 from .logprobs import row_logprobs
 from .pooling import Pool
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context
 
 NOT_NUMBERS = "what the model computes for it is no number; the file may be damaged"
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from umaserve.cache.next_turn import Ended, NextTurns
 from umaserve.engine.model.abilities import RESERVED, why_not_plain
+from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
 
 
 class Sequences:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.wire import messages as m
+
 from .later import allow, first_of, tokens_of
 from .matcher import Matcher
-
-if TYPE_CHECKING:
-    from umaserve.wire import messages as m
-
-    from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary
 
 
 class Budget(Matcher):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import CannotBind
 from .matcher import Matcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Either(Matcher):

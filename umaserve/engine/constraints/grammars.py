@@ -7,22 +7,18 @@ import socket
 import subprocess
 import threading
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 import msgspec
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.system.own_python import run_module
 from umaserve.wire import messages as m
 
 from .errors import CannotBind
 from .grammar_process import FORKS
 from .matcher import Matcher
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from umaserve.llama import Model
 
 START_S = 30.0  # for the process to load the vocabulary, and to compile the first grammar
 ANSWER_S = 10.0  # a mask that takes longer than a few seconds has ended its request already

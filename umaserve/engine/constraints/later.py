@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.sampling.mask import allow, allows, forbid
 from umaserve.wire import messages as m
 
 from .matcher import Matcher
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-
-    from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary
 
 GAPS = ("\n", "\n\n")  # that models write behind their thoughts
 

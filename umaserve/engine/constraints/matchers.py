@@ -7,7 +7,7 @@ other threads while they compute.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from .errors import CannotBind
 from .grammars import GrammarFollower
 from .later import AfterThoughts, AfterTrigger
 from .matcher import Matcher
-
-if TYPE_CHECKING:
-    from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary
 
 MAX_WHY = 400  # characters
 # of white space there is an end: a model that likes it would go on for ever

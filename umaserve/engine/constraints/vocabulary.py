@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.sampling.mask import WORD, forbid
 
 from .grammars import Grammars
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-
-    from .matcher import Matcher
+from .matcher import Matcher
 
 
 class Vocabulary:

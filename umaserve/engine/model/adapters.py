@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from umaserve import llama
+from umaserve.llama import Model
+from umaserve.llama.adapters import Adapters
 from umaserve.models.adapter import adapter_bytes
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
@@ -16,18 +18,12 @@ from umaserve.wire import messages as m
 
 from .loaded import AdapterSets, CannotLoad
 
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-
 KIND, TYPE, ALPHA = "general.type", "adapter.type", "adapter.lora.alpha"
 INVOCATION = "adapter.alora.invocation_tokens"
 
 
 def open_adapters(start: m.Start, model: Model, architecture: str) -> AdapterSets:
     """Load the adapters of ``start``.  Raises CannotLoad; the model is closed then."""
-    from umaserve import llama
-    from umaserve.llama.adapters import Adapters
-
     try:
         paths = [each.path for each in start.adapters]
         for path in paths:

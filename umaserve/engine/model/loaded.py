@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama import Context, Library, Model
+from umaserve.llama.adapters import Adapters
+from umaserve.llama.heads import HiddenStates
 from umaserve.models.identity import ModelIdentity
 from umaserve.system.processor import sysctl
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
 
 from .pooling import way_of
 
 if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
-    from umaserve.llama import Context, Library, Model
-    from umaserve.llama.adapters import Adapters
-    from umaserve.llama.heads import HiddenStates
-    from umaserve.wire import messages as m
-    from umaserve.wire import table as t
-    from umaserve.wire.control import Control
 
     from .thread_places import Places
-
 
 PROCESSOR = "CPU"  # the device's name where there is no other
 

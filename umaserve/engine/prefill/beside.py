@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
 
 from .orders import Orders
 from .worker import PrefillWorker, available
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
 
 
 class Beside:

@@ -14,16 +14,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.niceness import stand_back
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
+from umaserve.llama import Context
 from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 from umaserve.wire import table as t
@@ -34,10 +36,6 @@ from .gate import DONE, HANDED, THREAD, all_ms, begin_chunk, hang, longest_ms
 from .held_prompt import HeldPrompt
 from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
 from .second_context import open_second
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
-    from umaserve.llama import Context
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 IDLE_S = 60.0  # without a prompt, after which the second context goes

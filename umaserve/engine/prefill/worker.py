@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.model.abilities import why_not_plain
+from umaserve.engine.model.loaded import Loaded, Setup
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.models.needs import available_bytes
 from umaserve.wire import memory_order
@@ -32,9 +32,6 @@ from .chunk_pace import CHUNKS
 from .chunk_stack import ChunkStack, give_up, waits
 from .orders import Exchange, Orders
 from .thread import PrefillThread
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded, Setup
 
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone

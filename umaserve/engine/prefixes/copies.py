@@ -7,7 +7,6 @@ state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +14,10 @@ from umaserve.cache.entry import Part
 from umaserve.cache.tree import PrefixTree
 from umaserve.cache.whole import WholeTexts
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.model.loaded import Loaded
+from umaserve.llama import Context
 
 from .pages import ReadyPages, own_pages
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.llama import Context
 
 PrefixStore = PrefixTree | WholeTexts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +10,11 @@ from umaserve.cache import disk
 from umaserve.cache.entry import Entry, Part, text_of
 from umaserve.cache.whole import MARK
 from umaserve.engine.model.cost_file import saved_by
+from umaserve.engine.model.loaded import Setup
 from umaserve.wire import messages as m
 
 from .copies import PrefixStore
 from .shelf import Shelf
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
 
 
 class DiskTexts:

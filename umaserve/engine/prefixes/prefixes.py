@@ -11,10 +11,14 @@ is parked leaves its text here too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from umaserve.cache.entry import common
+from umaserve.cache.entry import Part, common
+from umaserve.cache.next_turn import Ended
+from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
+from umaserve.engine.model.loaded import Setup
+from umaserve.llama import Context
+from umaserve.policy.cost.model import CostModel
 from umaserve.wire import table as t
 
 from .checkpoints import Checkpoints
@@ -26,14 +30,6 @@ from .report import PrefixReport
 from .restoring import Restorer
 from .row_texts import LEASE, RowTexts
 from .saving import Saver
-
-if TYPE_CHECKING:
-    from umaserve.cache.entry import Part
-    from umaserve.cache.next_turn import Ended
-    from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model.loaded import Setup
-    from umaserve.llama import Context
-    from umaserve.policy.cost.model import CostModel
 
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 LATE_MS = 1000  # without a request, before held texts are saved

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from umaserve.cache.entry import Entry, Part
 from umaserve.engine.cells.accounting import cells_used
-from umaserve.policy.cost.model import predict
+from umaserve.engine.cells.sequences import Sequences
+from umaserve.policy.cost.model import CostModel, predict
 from umaserve.wire import table as t
 
 from .copies import Pieces, WholeStates
-
-if TYPE_CHECKING:
-    from umaserve.engine.cells.sequences import Sequences
-    from umaserve.policy.cost.model import CostModel
 
 
 class Restorer:

@@ -245,22 +245,13 @@ class Model:
                 return bytes(ffi.buffer(buffer, count))
             room = -count
 
-    def piece_table(self) -> tuple[np.ndarray, np.ndarray]:
+    def piece_table(self, hidden: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """(offsets int32[n_vocab + 1], data uint8[]): all tokens' texts, one after another.
 
-        Token i reads ``data[offsets[i]:offsets[i + 1]]``. Control tokens are empty. New arrays,
-        owned by the caller.
+        Token i reads ``data[offsets[i]:offsets[i + 1]]``. Control tokens, the unknown token and
+        unused tokens are empty. With `hidden` these are spelled as the vocabulary has them, and all
+        others are empty. New arrays, owned by the caller.
         """
-        return self._piece_table(hidden=False)
-
-    def hidden_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return `piece_table` for the tokens that are empty there, as the vocabulary spells them.
-
-        These are control tokens, the unknown token and unused tokens. All others are empty here.
-        """
-        return self._piece_table(hidden=True)
-
-    def _piece_table(self, hidden: bool) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np
 
         lib, ffi = self.library.lib, self.library.ffi

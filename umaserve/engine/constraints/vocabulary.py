@@ -65,7 +65,7 @@ class Vocabulary:
 
 def _texts(model: Model) -> list[bytes]:
     """Each token's text; those that have none, as control tokens, are marked with 0xFF."""
-    (offsets, data), (hidden_offsets, hidden) = model.piece_table(), model.hidden_table()
+    (offsets, data), (hidden_offsets, hidden) = model.piece_table(), model.piece_table(hidden=True)
     shown, names = data.tobytes(), hidden.tobytes()
     at, hidden_at = offsets.tolist(), hidden_offsets.tolist()
     return [

@@ -153,7 +153,7 @@ def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
     try:
         pieces = t.PieceTable(pieces_fd, model.n_vocab)
         pieces.write(*model.piece_table())
-        pieces.write_hidden(*model.hidden_table())
+        pieces.write_hidden(*model.piece_table(hidden=True))
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
 
@@ -262,7 +262,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         eyes_program=sendable_path(str(build.eyes_program or "")),
         why_no_eyes=why_no_eyes(start, loaded),
         n_embd_input=model.n_embd_input,
-        adapters=lora.facts(start, loaded.adapters),
+        adapters=lora.facts(start, loaded),
     )
 
 

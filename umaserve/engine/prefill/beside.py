@@ -9,7 +9,7 @@ from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
 
 from .orders import Orders
-from .worker import PrefillWorker, available
+from .worker import PrefillWorker, why_not_aside
 
 
 class Beside:
@@ -30,7 +30,7 @@ class Beside:
         """Start the worker; a device that is not ``abortable`` computes prompts in the ticks."""
         start, loaded = self._setup.start, self._setup.loaded
         asked = start.prefill_threads
-        if asked == 0 or not available(loaded)[0] or not abortable:
+        if asked == 0 or why_not_aside(loaded) or not abortable:
             return
         self.threads = min(asked, loaded.n_cores - 1) if asked > 0 else loaded.n_cores // 2
         if self.threads:

@@ -37,27 +37,23 @@ PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds 
 RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone
 
 
-def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
-    """Whether prompts of this model can be computed aside, and the reason if not.
-
-    ``cores`` are the physical cores of this process (as loaded if None).
-    """
-    if (loaded.n_cores if cores is None else cores) < 2:
-        return False, "there is one core only"
-    reason = why_not_plain(loaded)
-    if reason:
-        return False, reason
+def why_not_aside(loaded: Loaded) -> str:
+    """Why prompts of this model cannot be computed aside; "" = they can."""
+    if loaded.n_cores < 2:
+        return "there is one core only"
+    if reason := why_not_plain(loaded):
+        return reason
     # mapped weights count as available memory, and we want them to stay where they are
     free = available_bytes()
     second = loaded.kv_bytes * loaded.n_positions // max(loaded.n_ctx, 1)  # for one prompt
     kv_bytes = second + loaded.unused_bytes + loaded.model.size_bytes
     if free and kv_bytes + RESERVE_BYTES > free:  # 0: the system does not tell
-        return False, "there is no memory for a second KV cache"
-    return True, ""
+        return "there is no memory for a second KV cache"
+    return ""
 
 
 class PrefillWorker:
-    """The loop's side of the worker; see the module.  Make one only where `available` says so.
+    """The loop's side of the worker; see the module.  Make one only where `why_not_aside` is empty.
 
     All methods are for the loop's thread and never wait for the worker, `close` apart.  Its thread
     calls ``control.notify``, which ends the loop's ticks, when there is something for `land`.

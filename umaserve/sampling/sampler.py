@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import carray
 
-from umaserve.jit.compiled import njit, pointer
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit, pointer
 
 from . import params as P
 from .counted import TAKEN, count_row, counters

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from umaserve.jit.compiled import njit, pointer
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit, pointer
 
 from .counted import TAKEN
 from .vector import (

@@ -85,12 +85,6 @@ class AsideContext:
     def close(self) -> None:
         self.context.close()
 
-    @property
-    def addresses(self) -> tuple[int, int]:
-        """Addresses of the context and of its ``struct llama_batch``."""
-        cast = self.context.library.ffi.cast
-        return self.context.address, int(cast("intptr_t", self.batch.struct))
-
     def fill(self, tokens: list[int], at: int, rows: bool, embeds: bool) -> None:
         """Put tokens ``at`` and on into the batch; all of them give ``rows``, or none."""
         n, arrays = len(tokens), self.batch.arrays

@@ -195,7 +195,7 @@ class AsideLane:
             begin_chunk(gate, n, whole=not stops)
             if stops:
                 gate.size_class = size_class
-                hand_over(gate, *context.addresses)
+                hand_over(gate, context.context.address, context.batch.address)
         one = self._in_flight == 1
         place_threads(self._loaded.places, self._loaded.n_threads if one else threads)
         if waits(gate):

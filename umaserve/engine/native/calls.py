@@ -15,8 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 CLOCK_MONOTONIC = 1 if sys.platform.startswith("linux") else 8
 # what time.monotonic_ns reads: CLOCK_MONOTONIC on Linux, and on macOS mach_absolute_time, which is

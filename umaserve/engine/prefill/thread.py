@@ -34,7 +34,7 @@ from .chunk_pace import CHUNKS, Pace, counted, even_share
 from .chunk_stack import hand_over
 from .gate import DONE, HANDED, THREAD, all_ms, begin_chunk, hang, longest_ms
 from .held_prompt import HeldPrompt
-from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
+from .orders import BACKLOG, Exchange, Request, is_set
 from .second_context import open_second
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
@@ -251,11 +251,7 @@ class PrefillThread:
         size = counted(chunk.tokens, chunk.most) if self.by_loop else chunk.tokens
         begin_chunk(orders.gate, size, whole=not self.by_loop)
         if self.by_loop:
-            address = self._loaded.library.ffi.cast
-            hand_over(
-                orders.gate, int(address("intptr_t", context.pointer)),
-                int(address("intptr_t", self._batch.struct)),
-            )  # fmt: skip
+            hand_over(orders.gate, context.address, self._batch.address)
         memory_order.stores_first()
         orders.running[0] = chunk.prompt.slot
 
@@ -409,7 +405,7 @@ class PrefillThread:
         )
         # a byte of it is looked at, the lowest one (little-endian)
         stop = address_of(self._x.orders.gate, "stop")
-        self._context.set_abort_callback(ABORT_CALLBACK, stop)
+        self._context.set_abort_callback(int(is_set.address or 0), stop)
         self._cells = cells
 
     def _clear(self) -> None:

@@ -17,6 +17,7 @@ from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.llama.adapters import Adapters
+from umaserve.policy.cost.model import CostModel
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -79,7 +80,8 @@ class Rig:
             self.start = m.msgspec.structs.replace(self.start, **{name: value})
         control: Any = SimpleNamespace(notify=self.told.set)
         setup: Any = Setup(self.start, self.loaded, self.table, control)
-        self.worker = PrefillWorker(setup, 1)
+        self.worker = PrefillWorker(setup, CostModel.unknown())
+        self.worker.start(1)
         self.serial = 0
 
     def close(self) -> None:

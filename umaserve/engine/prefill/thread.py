@@ -64,7 +64,7 @@ class PrefillThread:
 
     def __init__(
         self, setup: Setup, exchange: Exchange, wake_read: int, n_threads: int, piece_tokens: int,
-        measured: Callable[[int, float, float], None] | None, sampler: FirstTokens | None,
+        measured: Callable[[int, float, float], None], sampler: FirstTokens | None,
     ) -> None:  # fmt: skip
         self._n_threads = n_threads
         self.piece_tokens = piece_tokens
@@ -330,7 +330,7 @@ class PrefillThread:
             # the first of a size pays for buffers and pages
             self._sizes.add(int(gate.size_class))
             return
-        if self._measured is not None and self.by_loop and (part_ms := longest_ms(gate)) > 0.0:
+        if self.by_loop and (part_ms := longest_ms(gate)) > 0.0:
             # as if it had been of the largest size of its class
             size = int(CHUNK_SIZES[gate.size_class])
             self._measured(size, part_ms, size / n * all_ms(gate))

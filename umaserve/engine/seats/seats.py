@@ -19,7 +19,7 @@ from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
-from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -33,7 +33,7 @@ class Seats:
     """
 
     def __init__(
-        self, setup: Setup, sequences: Sequences, prefixes: Prefixes, beside: Beside,
+        self, setup: Setup, sequences: Sequences, prefixes: Prefixes, beside: PrefillWorker,
         aside: np.ndarray, drafts: Drafts,
     ) -> None:  # fmt: skip
         self._table, self._loaded, self._control = setup.table, setup.loaded, setup.control

@@ -10,7 +10,7 @@ from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
-from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
 from umaserve.engine.samplers.team_rows import make_team
 from umaserve.jit.direct import Direct
@@ -81,7 +81,7 @@ class Ticks:
         )  # fmt: skip
         return pool._replace(team=team)
 
-    def arrange(self, ways: Ways, beside: Beside) -> None:
+    def arrange(self, ways: Ways, beside: PrefillWorker) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""
         start, loaded = self._setup.start, self._setup.loaded
         self.knobs = Knobs(

@@ -218,10 +218,10 @@ class PrefillWorker:
 
     def close(self) -> None:
         """Give up the running chunk, end the thread, free the context.  Before ``loaded.close``."""
-        if self._thread is not None:
-            give_up(self.orders.gate)
-            self._thread.close()
         if self._wake_read >= 0:
+            if self._thread is not None:
+                give_up(self.orders.gate)
+                self._thread.close()
             os.close(self._wake_read)
             os.close(self.orders.wake_fd)
             self._wake_read = -1

@@ -34,6 +34,7 @@ from umaserve import llama
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
 from umaserve.llama.traffic import Traffic
+from umaserve.models.gguf import check_gguf
 from umaserve.policy.bytes import bandwidth
 from umaserve.system.processor import logical_cores
 
@@ -200,7 +201,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     path = model_path(options.model, options.quant).resolve()
     most = max(prompts, default=0)
     ticks = Ticks(path, max(rows), options.depth, most, options.threads)
-    traffic = Traffic.of(ticks.model)
+    traffic = Traffic.of(check_gguf(ticks.model.path))
     cpu = build().backend == "cpu"
     probe = probe_bandwidth(0.1, options.threads, ticks.model.size_bytes) if cpu else None
     try:

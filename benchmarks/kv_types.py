@@ -40,6 +40,7 @@ from umaserve import llama
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece, ordinary
 from umaserve.engine.native.batch import Batch
 from umaserve.llama.traffic import Traffic
+from umaserve.models.gguf import check_gguf
 from umaserve.policy.bytes import bandwidth
 from umaserve.system.processor import logical_cores
 
@@ -86,7 +87,7 @@ class Deep:
             model, cells + 2 * BLOCK, n_batch=BLOCK, n_ubatch=BLOCK, n_seq_max=SEQUENCES,
             n_threads=threads,
         )  # fmt: skip
-        traffic = Traffic.of(model, type_k=kind.type_k, type_v=kind.type_v)
+        traffic = Traffic.of(check_gguf(model.path), type_k=kind.type_k, type_v=kind.type_v)
         deep = cls(kind, context, traffic, Batch(model.library.ffi, BLOCK, 1))
         deep.decode(0, BLOCK)
         return deep

@@ -228,6 +228,7 @@ def _serve(path: str) -> str:
     from umaserve.engine.model import boot
     from umaserve.engine.model.loaded import CannotLoad
     from umaserve.llama.traffic import Traffic
+    from umaserve.models.gguf import check_gguf
     from umaserve.wire import messages as m
     from umaserve.wire import table as t
 
@@ -237,7 +238,7 @@ def _serve(path: str) -> str:
     control = SimpleNamespace(send=lambda _: None, closed=False)
     try:
         loaded = boot.load(start, pieces, control, lambda: None)  # type: ignore[arg-type]
-        Traffic.of(loaded.model)
+        Traffic.of(check_gguf(loaded.model.path))
         m.encode(boot.describe(start, loaded, 0.0))
         words = _one_token(loaded)
         loaded.close()

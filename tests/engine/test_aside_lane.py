@@ -20,10 +20,11 @@ from umaserve.engine.aside.context import CHUNK
 from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.aside.pooling import Pool
-from umaserve.engine.model.loaded import AdapterSets, Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native.calls import Native
 from umaserve.engine.prefill.chunk_stack import waits
+from umaserve.llama.adapters import Adapters
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -44,7 +45,7 @@ class Lane:
         loaded: Any = SimpleNamespace(
             library=model.library, model=model, n_vocab=model.n_vocab, n_ctx=2048,
             kv_bytes=8 << 20, unused_bytes=0, on_processor=True, n_threads=1, n_threads_batch=1,
-            places=no_places(), library_log_tail=lambda: "", adapters=AdapterSets(),
+            places=no_places(), library_log_tail=lambda: "", adapters=Adapters(),
         )  # fmt: skip
         native = Native.of(model.library, model.library.ffi.NULL, model.library.ffi.NULL, -1, [])
         control: Any = SimpleNamespace(notify=self.notify)

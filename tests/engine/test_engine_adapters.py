@@ -61,11 +61,11 @@ def follows(adapters: tuple[m.Adapter, ...], oracle: Oracle) -> Follows:
 
     def judge(lora: tuple, text: str, answer: list[int]) -> None:
         scales = dict(lora)
-        loaded.set(oracle.context, [scales.get(number, 0.0) for number in range(len(loaded))])
+        loaded.set(oracle.context, [scales.get(number, 0.0) for number in range(len(adapters))])
         try:
             oracle.assert_followed(text, answer)
         finally:
-            loaded.set(oracle.context, [0.0] * len(loaded))
+            loaded.set(oracle.context, [0.0] * len(adapters))
 
     return judge
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from umaserve.engine.model.cost_file import KEEP, RUNS, CostFile, identity
-from umaserve.engine.model.loaded import AdapterSets
+from umaserve.llama.adapters import Adapters
 from umaserve.policy.cost.model import CostModel, learn, predict
 from umaserve.wire import messages as m
 
@@ -103,7 +103,7 @@ def test_everything_that_a_tick_depends_on_tells_files_apart(tmp_path):
             "model": SimpleNamespace(description="x", size_bytes=10, n_params=5),
             "library": SimpleNamespace(version="b1", build=SimpleNamespace(backend="cpu")),
             "device": "CPU", "n_threads": 2, "n_threads_batch": 2, "n_ctx": 512, "n_ubatch": 512,
-            "adapters": AdapterSets(), **changes,
+            "adapters": Adapters(), **changes,
         })  # fmt: skip
 
     start = m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2)
@@ -117,7 +117,7 @@ def test_everything_that_a_tick_depends_on_tells_files_apart(tmp_path):
     changed = [
         identity(start, loaded(model=other)), identity(start, loaded(library=library)),
         identity(start, loaded(n_threads=1)), identity(start, loaded(n_threads_batch=1)),
-        identity(start, loaded(adapters=AdapterSets(None, (0.5,), ("a",)))),
+        identity(start, loaded(adapters=Adapters(None, (), (0.5,), ("a",)))),
         identity(start, loaded(device="a GPU")), identity(start, loaded(n_ubatch=256)),
         identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2, type_k="q8_0"), loaded()),
         identity(m.Start("m.gguf", n_slots=4, n_ctx=512, n_seq=2, experts_used=2), loaded()),
@@ -125,7 +125,7 @@ def test_everything_that_a_tick_depends_on_tells_files_apart(tmp_path):
     paths = {CostFile(key, tmp_path).path for key in changed}
     assert len(paths) == len(changed)
     assert plain not in paths
-    off = loaded(adapters=AdapterSets(None, (0.0,), ("a",)))
+    off = loaded(adapters=Adapters(None, (), (0.0,), ("a",)))
     assert CostFile(identity(start, off), tmp_path).path == plain
 
 

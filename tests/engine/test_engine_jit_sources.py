@@ -111,12 +111,6 @@ TREES = {
          "engine/limits.py": "MOST = 3"},
         {"engine/warm.py", "engine/limits.py"},
     ),
-    "what its plain neighbour imports for other names": (
-        "from ..limits import MOST", "MOST",
-        {"engine/limits.py": "from ..server import serve\nMOST = 3\ndef go():\n    serve()",
-         "server.py": "def serve(): pass"},
-        {"engine/limits.py"},
-    ),
     "what only types need": (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ...server import Server",
         "1",

@@ -30,7 +30,7 @@ from umaserve.engine.prefill import chunk_pace
 from umaserve.engine.prefill import thread as prefill_thread
 from umaserve.engine.prefill.orders import BACKLOG, give_orders
 from umaserve.engine.prefill.thread import FEWEST_CELLS
-from umaserve.engine.prefill.worker import available
+from umaserve.engine.prefill.worker import why_not_aside
 
 
 @pytest.fixture(scope="module")
@@ -421,10 +421,10 @@ def test_a_piece_that_does_not_follow_is_not_taken(rig: Rig, text: list[int]) ->
     ],
 )
 def test_where_it_is_not_available(rig: Rig, change: dict, reason: str) -> None:
-    assert available(rig.loaded, cores=2) == (True, "")
-    assert available(rig.loaded, cores=1) == (False, "there is one core only")
-    fits, why = available(SimpleNamespace(**{**vars(rig.loaded), **change}), cores=2)
-    assert not fits and reason in why
+    facts = {**vars(rig.loaded), "n_cores": 2}
+    assert why_not_aside(SimpleNamespace(**facts)) == ""
+    assert why_not_aside(SimpleNamespace(**{**facts, "n_cores": 1})) == "there is one core only"
+    assert reason in why_not_aside(SimpleNamespace(**{**facts, **change}))
 
 
 @pytest.mark.parametrize(
@@ -446,8 +446,8 @@ def test_models_of_other_kinds_are_refused(rig: Rig, kind: str, reason: str) -> 
     name = kind if kind in ("n_swa", "has_encoder") else f"is_{kind}"
     answers[f"llama_model_{name}"] = lambda model: 4096
     library = SimpleNamespace(lib=SimpleNamespace(**answers))
-    fits, why = available(SimpleNamespace(**{**vars(rig.loaded), "library": library}), cores=2)
-    assert not fits and reason in why
+    facts = {**vars(rig.loaded), "library": library, "n_cores": 2}
+    assert reason in why_not_aside(SimpleNamespace(**facts))
 
 
 STEPS = st.lists(

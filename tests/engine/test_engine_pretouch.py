@@ -49,14 +49,6 @@ def test_the_smallest_arrays_come_first_and_the_rest_is_left_out():
     assert p.within(arrays, 9) == []
 
 
-def test_the_files_of_a_split_model(tmp_path):
-    names = [f"m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
-    for name in (*names, "m-00001-of-00002.gguf", "m.gguf"):
-        (tmp_path / name).touch()
-    assert [f.name for f in p.weight_files(tmp_path / names[0])] == names
-    assert [f.name for f in p.weight_files(tmp_path / "m.gguf")] == ["m.gguf"]
-
-
 def test_a_file_is_read_in_pieces_until_it_is_told_to_stop(tmp_path):
     path = tmp_path / "weights"
     size = 2 * p.PIECE + 5

@@ -88,7 +88,7 @@ def test_the_piece_table_is_what_token_to_piece_says(vocabulary: llama.Model) ->
 
 def test_tokens_without_text_have_names(vocabulary: llama.Model) -> None:
     pieces, _ = vocabulary.piece_table()
-    offsets, data = vocabulary.hidden_table()
+    offsets, data = vocabulary.piece_table(hidden=True)
     hidden = np.flatnonzero(np.diff(offsets))
     assert (np.diff(pieces)[hidden] == 0).all()
     for token in hidden[:300].tolist():

@@ -133,7 +133,7 @@ def test_a_replacement_goes_on_matching(daemon, client, model) -> None:
 
 
 def test_names_are_those_of_the_vocabulary(model) -> None:
-    offsets, data = model.hidden_table()
+    offsets, data = model.piece_table(hidden=True)
     pieces, _ = model.piece_table()
     found = {
         token: data[offsets[token] : offsets[token + 1]].tobytes().decode()

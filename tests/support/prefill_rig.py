@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from umaserve import llama
-from umaserve.engine.model.loaded import AdapterSets, Setup
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.prefill.worker import PrefillWorker
+from umaserve.llama.adapters import Adapters
+from umaserve.policy.cost.model import CostModel
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -67,7 +69,7 @@ class Rig:
         self.loaded = SimpleNamespace(
             library=model.library, model=model, context=self.context, n_ctx=n_ctx, n_seq=N_SEQ,
             n_positions=n_ctx, kv_bytes=n_ctx * 4096, unused_bytes=0, on_processor=True,
-            adapters=AdapterSets(),
+            adapters=Adapters(),
             n_threads_batch=1,
         )  # fmt: skip
         self.table, fd = t.SessionTable.create(t.TableSpec(N_SLOTS, n_ctx + 1))
@@ -78,7 +80,8 @@ class Rig:
             self.start = m.msgspec.structs.replace(self.start, **{name: value})
         control: Any = SimpleNamespace(notify=self.told.set)
         setup: Any = Setup(self.start, self.loaded, self.table, control)
-        self.worker = PrefillWorker(setup, 1)
+        self.worker = PrefillWorker(setup, CostModel.unknown())
+        self.worker.start(1)
         self.serial = 0
 
     def close(self) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from umaserve.engine.model.adapters import domain_of
-from umaserve.engine.model.loaded import AdapterSets
 from umaserve.engine.seats import turns as module
 from umaserve.engine.seats.turns import TICKS, AdapterTurns
+from umaserve.llama.adapters import Adapters
 from umaserve.server.figures.cache_report import _whose
 from umaserve.wire import messages as m
 from umaserve.wire.states import DONE, NOT_FED, RUNNING
@@ -35,7 +35,7 @@ def turns_of(*sets: tuple[float, ...]) -> tuple[AdapterTurns, Any, Any]:
         n_tokens=np.full(n, 10),
     )  # fmt: skip
     aside: Any = np.zeros(n, np.int32)
-    loaded = SimpleNamespace(adapters=AdapterSets(None, HOME), context=None)
+    loaded = SimpleNamespace(adapters=Adapters(None, (), HOME), context=None)
     setup: Any = SimpleNamespace(table=table, loaded=loaded)
     nothing: Any = SimpleNamespace(unlike=0, reclaim=lambda slot: None)
     turns = AdapterTurns(setup, aside, nothing, nothing)

@@ -11,6 +11,7 @@ import pytest
 from umaserve.engine.constraints.either import Either
 from umaserve.engine.constraints.errors import CannotBind
 from umaserve.engine.constraints.later import AfterThoughts, AfterTrigger
+from umaserve.engine.constraints.matcher import Matcher
 from umaserve.wire import messages as m
 
 PIECES = (
@@ -33,7 +34,7 @@ class FakeModel:
         return [PIECES.index(char) for char in text if char in PIECES]
 
 
-class FakeInner:
+class FakeInner(Matcher):
     """Allows ``first`` at first, and then the end."""
 
     def __init__(self, first: int = BRACE) -> None:
@@ -48,9 +49,6 @@ class FakeInner:
     def fill(self, mask: np.ndarray) -> bool:
         mask[:] = 1 << (END if self.got or self.text else self.first)
         return True
-
-    def close(self) -> None:
-        pass
 
 
 def allowed(matcher: Any) -> set[int] | None:

@@ -152,4 +152,4 @@ def test_a_row_does_not_wait_for_bytes_that_were_evicted_again(
         return bool(ended)
 
     until(step)
-    assert table.n_past[0] == 0 and not restorer.slots
+    assert table.n_past[0] == 0 and not restorer.parts

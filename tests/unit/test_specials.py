@@ -70,7 +70,7 @@ def test_a_start_token_in_text_that_is_no_markup_is_text(vocabulary: llama.Model
 
 def controls(model: llama.Model) -> list[str]:
     """Texts of control tokens that stand for these."""
-    offsets, data = model.hidden_table()
+    offsets, data = model.piece_table(hidden=True)
     texts = [
         bytes(data[offsets[i] : offsets[i + 1]]).decode("utf-8", "replace")
         for i in range(model.n_vocab)

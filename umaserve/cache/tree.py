@@ -4,7 +4,7 @@ An entry holds positions [p0, p1) of a text.  Its parent holds what comes before
 two texts part within an entry, the second goes on from there with an entry of its own.  So what
 texts share is kept once, and an entry is never cut.  Nothing here touches libllama or a clock.
 
-When bytes are short, only an entry on which no other rests may go (`umaserve.cache.rule`).
+When bytes are short, only an entry on which no other rests may go (`umaserve.cache.store`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from itertools import count
 import numpy as np
 
 from .entry import NOTHING, Entry, Part, common
-from .rule import EvictionRule
 from .store import ROOM, Store
 
 NOBODY = np.empty(0, np.int32)
@@ -26,8 +25,8 @@ SLACK = 0.95  # of the bytes, to which an eviction goes on
 class PrefixTree(Store):
     """Kept texts of each domain; texts of different domains are never matched."""
 
-    def __init__(self, most_bytes: int, rule: EvictionRule | None = None) -> None:
-        super().__init__(most_bytes, rule)
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes)
         self._roots: dict[str, Entry] = {}
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
@@ -94,9 +93,11 @@ class PrefixTree(Store):
         return int(tokens.size)
 
     def find(self, domain: str, tokens: np.ndarray, p0: int, cost_ms: float) -> Entry | None:
+        """Take over an entry that is on disk; the caller sets its ``path``."""
         return self.add(domain, tokens, p0, NOTHING, cost_ms)
 
     def fill(self, entry: Entry, data: np.ndarray) -> None:
+        """Have the data of an entry in memory that was on disk alone."""
         if entry.data.size:
             return
         entry.data = data
@@ -105,6 +106,7 @@ class PrefixTree(Store):
             self.shrink(kept=entry)
 
     def lose(self, entry: Entry) -> None:
+        """An entry's file is gone.  What is not in memory either goes with all that rests on it."""
         entry.path = ""
         if not entry.data.size and entry.parent is not None:
             self._remove(entry)
@@ -131,6 +133,7 @@ class PrefixTree(Store):
                 heappush(leaves, (parent.worth, next(order), parent))
 
     def drop(self, domain: str) -> None:
+        """Forget all texts of a domain."""
         for entry in list(self._root(domain).children.values()):
             self._remove(entry)
         self._roots.pop(domain, None)
@@ -169,8 +172,7 @@ class PrefixTree(Store):
         return self._roots.setdefault(domain, Entry(NOBODY, 0, NOTHING, None, 0.0))
 
     def _evict(self, leaf: Entry, why: str) -> None:
-        self._rule.evicted(leaf)
-        self.evictions[why] += 1
+        self._note_eviction(leaf, why)
         if leaf.path:
             self.bytes_held -= leaf.data.size
             leaf.data = NOTHING

@@ -13,7 +13,6 @@ from itertools import chain
 import numpy as np
 
 from .entry import NOTHING, Entry, Part, common
-from .rule import EvictionRule
 from .store import ROOM, Store
 
 MARK = "mark "  # in front of a mark's domain on disk, where a text's state has the same tokens
@@ -59,8 +58,8 @@ def _spread(behind: np.ndarray, at: int, size: int) -> set[int]:
 class WholeTexts(Store):
     """Texts of each domain with their states; at most ``most_bytes`` of them (`shrink`)."""
 
-    def __init__(self, most_bytes: int, rule: EvictionRule | None = None) -> None:
-        super().__init__(most_bytes, rule)
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(most_bytes)
         self._kept: dict[str, list[Entry]] = {}
         self._marks: dict[str, list[Entry]] = {}
 
@@ -184,13 +183,12 @@ class WholeTexts(Store):
                 return
             _, at, _, entries = min(others, key=lambda each: each[:3])
             entry = entries[at]
-            self._rule.evicted(entry)
+            self._note_eviction(entry, why)
             if entry.path and entry.data.size:
                 self.bytes_held -= entry.data.size
                 entry.data = NOTHING
             else:
                 self._remove(entries, entry)
-            self.evictions[why] += 1
 
     def _lists(self) -> Iterator[list[Entry]]:
         return chain(self._kept.values(), self._marks.values())

@@ -7,8 +7,7 @@ No tick then gets longer for drafts than that stream gains by it.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 # so much slower a row may get by its own drafts, and by others': less than the cap lets them
 SLOWER, SLOWED = 0.02, 0.1

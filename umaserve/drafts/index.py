@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 CHAINED = 3  # tokens that have to agree where several places are looked at
 LONGEST = 24  # tokens of which it is looked whether they agree

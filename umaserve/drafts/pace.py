@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 CHANGE_WEIGHT, CHANGE_MOST = 1 / 8, 8.0  # of a new change, and ticks that one costs at most
 ROUND_WEIGHT = 1 / 16  # of a new tick

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 # tokens that agree: at least, in each class
 EDGES = np.array([0, 1, 2, 3, 4, 6, 10, 16, 24], np.int64)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record
 
 from .index import CHAINED, LONGEST, LOOKS, mixed

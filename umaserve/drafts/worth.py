@@ -17,8 +17,7 @@ must have equally many tokens, that number is a power of two, and each row gets 
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.cost.model import N_ROWS, is_known, predict, row_class
 
 from .balance import is_fair, wait_off

@@ -18,15 +18,25 @@ be cut short.  What cannot be read counts as not compiled.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numba.extending
+from llvmlite import ir
 from numba.core import config, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 from numba.core.errors import TypingError
+
+# For functions that only compiled code calls.  They get no wrapper for Python: it takes most of the
+# time of compiling a small function with many arrays.
+INNER: dict[str, Any] = {"nogil": True, "cache": True, "no_cpython_wrapper": True}
+
+# of a phase of one larger function, its only caller: numba puts both together before it looks at
+# types.  LLVM would optimise what a phase calls once for the phase and once more for its caller.
+PHASE: dict[str, Any] = {"nogil": True, "cache": True, "inline": "always"}
 
 
 def njit(*arguments: Any, **options: Any) -> Any:
@@ -43,6 +53,16 @@ def intrinsic(plain: Callable[..., Any]) -> Any:
     """numba's decorator, for what Python calls as `plain` where the compiler is switched off."""
     is_off = config.DISABLE_JIT  # type: ignore[attr-defined]
     return (lambda _: plain) if is_off else numba.extending.intrinsic
+
+
+@intrinsic(lambda address: ctypes.c_void_p(int(address)))
+def pointer(typingctx, address):  # type: ignore[no-untyped-def]
+    """``void*`` from an integer address, for ``carray``."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.inttoptr(args[0], ir.PointerType(ir.IntType(8)))
+
+    return types.voidptr(types.int64), codegen
 
 
 def _load_index(self: Any) -> Any:

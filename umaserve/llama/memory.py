@@ -23,11 +23,6 @@ class MemoryNeed:
     kv_bytes: int
     state_bytes: int = 0
 
-    @property
-    def total_bytes(self) -> int:
-        """With one sequence."""
-        return self.weight_bytes + self.kv_bytes + self.state_bytes
-
 
 def memory_needed(
     path: str | os.PathLike[str], *, n_ctx: int, kind: KvKind | None = None

@@ -1,6 +1,6 @@
 """A loaded model: weights and vocabulary (``llama_model``, ``llama_vocab``).
 
-Long: a short property for each thing that libllama tells of a model.
+Long: all that libllama tells of a model.
 """
 
 from __future__ import annotations
@@ -32,12 +32,24 @@ class Model:
     """
 
     def __init__(self, library: Library, pointer: Any, path: Path, warnings: list[str]) -> None:
-        self.library = library
-        self.pointer = pointer
-        self.vocab = library.lib.llama_model_get_vocab(pointer)
-        self.path = path
-        self.warnings = warnings
-        self.n_vocab = int(library.lib.llama_vocab_n_tokens(self.vocab))
+        lib, ffi, vocab = library.lib, library.ffi, library.lib.llama_model_get_vocab(pointer)
+        self.library, self.pointer, self.vocab = library, pointer, vocab
+        self.path, self.warnings = path, warnings
+        self.n_vocab = int(lib.llama_vocab_n_tokens(vocab))
+        self.n_ctx_train = int(lib.llama_model_n_ctx_train(pointer))  # positions
+        self.n_embd = int(lib.llama_model_n_embd_out(pointer))  # numbers of an embedding
+        self.n_embd_input = int(lib.llama_model_n_embd_inp(pointer))  # of one in place of a token
+        self.n_params = int(lib.llama_model_n_params(pointer))
+        self.size_bytes = int(lib.llama_model_size(pointer))  # of all tensors
+        self.description = self._string(lib.llama_model_desc)  # such as ``qwen2 0.5B Q8_0``
+        # Jinja, None where there is none; some models have another one for chats with tools
+        self.chat_template = self.template(ffi.NULL)
+        self.tool_template = self.template(ffi.new("char[]", b"tool_use"))
+        # whether the tokeniser puts these before and behind a text; -1: there is no such token
+        self.adds_bos = bool(lib.llama_vocab_get_add_bos(vocab))
+        self.adds_eos = bool(lib.llama_vocab_get_add_eos(vocab))
+        self.token_bos = int(lib.llama_vocab_bos(vocab))
+        self.token_eos = int(lib.llama_vocab_eos(vocab))
         self._can_add_special = self._special_tokens_exist()
 
     @classmethod
@@ -125,69 +137,10 @@ class Model:
             for i in range(lib.llama_model_meta_count(self.pointer))
         }
 
-    @property
-    def n_ctx_train(self) -> int:
-        """Positions that the model was trained for (``llama_model_n_ctx_train``)."""
-        return int(self.library.lib.llama_model_n_ctx_train(self.pointer))
-
-    @property
-    def n_embd(self) -> int:
-        """Numbers of an embedding (``llama_model_n_embd_out``)."""
-        return int(self.library.lib.llama_model_n_embd_out(self.pointer))
-
-    @property
-    def n_embd_input(self) -> int:
-        """Numbers of an embedding in place of a token (``llama_model_n_embd_inp``)."""
-        return int(self.library.lib.llama_model_n_embd_inp(self.pointer))
-
-    @property
-    def n_params(self) -> int:
-        """Number of weights (``llama_model_n_params``)."""
-        return int(self.library.lib.llama_model_n_params(self.pointer))
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all tensors (``llama_model_size``)."""
-        return int(self.library.lib.llama_model_size(self.pointer))
-
-    @property
-    def description(self) -> str:
-        """Such as ``qwen2 0.5B Q8_0`` (``llama_model_desc``)."""
-        return self._string(self.library.lib.llama_model_desc)
-
-    @property
-    def chat_template(self) -> str | None:
-        """The default chat template (Jinja), or None (``llama_model_chat_template``)."""
-        ffi = self.library.ffi
-        text = self.library.lib.llama_model_chat_template(self.pointer, ffi.NULL)
-        return None if text == ffi.NULL else self.library.text(text)
-
-    @property
-    def tool_template(self) -> str | None:
-        """The template for conversations with tools, of models that have another one for these."""
-        lib, ffi = self.library.lib, self.library.ffi
-        text = lib.llama_model_chat_template(self.pointer, ffi.new("char[]", b"tool_use"))
-        return None if text == ffi.NULL else self.library.text(text)
-
-    @property
-    def adds_bos(self) -> bool:
-        """Whether the tokeniser puts the start token before a text."""
-        return bool(self.library.lib.llama_vocab_get_add_bos(self.vocab))
-
-    @property
-    def adds_eos(self) -> bool:
-        """Whether the tokeniser puts the end token behind a text."""
-        return bool(self.library.lib.llama_vocab_get_add_eos(self.vocab))
-
-    @property
-    def token_bos(self) -> int:
-        """The beginning-of-sequence token, or -1 (``llama_vocab_bos``)."""
-        return int(self.library.lib.llama_vocab_bos(self.vocab))
-
-    @property
-    def token_eos(self) -> int:
-        """The end-of-sequence token, or -1 (``llama_vocab_eos``)."""
-        return int(self.library.lib.llama_vocab_eos(self.vocab))
+    def template(self, name: Any) -> str | None:
+        """Return a chat template, or None; ``name``: ``char *`` (``llama_model_chat_template``)."""
+        text = self.library.lib.llama_model_chat_template(self.pointer, name)
+        return None if text == self.library.ffi.NULL else self.library.text(text)
 
     @property
     def gap_tokens(self) -> dict[str, int]:
@@ -245,22 +198,13 @@ class Model:
                 return bytes(ffi.buffer(buffer, count))
             room = -count
 
-    def piece_table(self) -> tuple[np.ndarray, np.ndarray]:
+    def piece_table(self, hidden: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """(offsets int32[n_vocab + 1], data uint8[]): all tokens' texts, one after another.
 
-        Token i reads ``data[offsets[i]:offsets[i + 1]]``. Control tokens are empty. New arrays,
-        owned by the caller.
+        Token i reads ``data[offsets[i]:offsets[i + 1]]``. Control tokens, the unknown token and
+        unused tokens are empty. With `hidden` these are spelled as the vocabulary has them, and all
+        others are empty. New arrays, owned by the caller.
         """
-        return self._piece_table(hidden=False)
-
-    def hidden_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return `piece_table` for the tokens that are empty there, as the vocabulary spells them.
-
-        These are control tokens, the unknown token and unused tokens. All others are empty here.
-        """
-        return self._piece_table(hidden=True)
-
-    def _piece_table(self, hidden: bool) -> tuple[np.ndarray, np.ndarray]:
         import numpy as np
 
         lib, ffi = self.library.lib, self.library.ffi

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from umaserve.llama.model import Model
+from umaserve.llama.model import Model
 
 _PLACE = re.compile(r"\{(query|document)\}")
 
@@ -21,8 +19,7 @@ class RankPrompt:
     def __init__(self, model: Model) -> None:
         lib, ffi, vocab = model.library.lib, model.library.ffi, model.vocab
         self._model = model
-        text = lib.llama_model_chat_template(model.pointer, ffi.new("char[]", b"rerank"))
-        self._template = "" if text == ffi.NULL else model.library.text(text)
+        self._template = model.template(ffi.new("char[]", b"rerank")) or ""
         sep = int(lib.llama_vocab_sep(vocab))
         ends = [model.token_eos if model.token_eos >= 0 else sep] if model.adds_eos else []
         self._start = [model.token_bos] if model.adds_bos else []

@@ -9,18 +9,13 @@ backend walks a matrix once for 64 columns.  Ticks for which that matters are bo
 
 from __future__ import annotations
 
-import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFInfo, GGUFTensor
 from umaserve.models.kv_shape import KvKind
 
 from .memory import kv_bytes_per_cell
-
-if TYPE_CHECKING:
-    from .model import Model
 
 # llama-arch.cpp: LLM_TENSOR_FFN_{GATE,DOWN,UP,GATE_UP}_{EXPS,CHEXPS}; the last dimension is the
 # expert.  Shared experts (_shexp) and routers (_inp) are read for every token.
@@ -64,14 +59,14 @@ class Traffic(NamedTuple):
     @classmethod
     def of(
         cls,
-        source: Model | GGUFInfo | str | os.PathLike[str],
+        info: GGUFInfo,
         *,
         type_k: str = "f16",
         type_v: str = "f16",
         n_ubatch: int = 512,
         experts_used: int = 0,
     ) -> Traffic:
-        """Return the traffic of a loaded model, a header, or a file.  Raises `GGUFError`.
+        """Return the traffic of the model that a header describes.
 
         `type_k` and `type_v` are ggml's names of the KV types.  `experts_used` of 0 is the file's
         own number of experts a token uses.  `activation` is an estimate: each matrix product's
@@ -81,7 +76,6 @@ class Traffic(NamedTuple):
         them.  That is an upper bound for sliding windows.  `kv_cell` leaves out recurrent states,
         and reads of cells that a layer shares with an earlier layer.
         """
-        info = _info(source)
         layers = _positive(info, "block_count") - _positive(info, "nextn_predict_layers")
         used = [t for t in info.tensors if not _unused(t, layers)]
         tables = [t for t in used if _TABLES.search(t.name)]
@@ -112,14 +106,6 @@ class Traffic(NamedTuple):
             logits=_F32 * vocabulary,
             n_ubatch=float(max(n_ubatch, 1)),
         )
-
-
-def _info(source: Model | GGUFInfo | str | os.PathLike[str]) -> GGUFInfo:
-    if isinstance(source, GGUFInfo):
-        return source
-    if isinstance(source, (str, os.PathLike)):
-        return check_gguf(source)
-    return check_gguf(source.path)
 
 
 def _unused(tensor: GGUFTensor, layers: int) -> bool:

@@ -8,13 +8,11 @@ its text ends with the breaker's beginning, the tokens of the rest (the tail) ha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-    from umaserve.wire.messages import Sampling
+from umaserve.llama import Model
+from umaserve.wire.messages import Sampling
 
 MAX_BREAKER_BYTES = 40  # a longer one is cut off, as in llama.cpp
 MAX_TAIL = 20  # tokens

@@ -10,8 +10,7 @@ import math
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from . import params as P
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .counted import TAKEN
 from .select import NEGATIVE_INFINITY, blocks_of, sort_keys

@@ -7,8 +7,6 @@ Python's floats: numpy would add a float32 to one as float32, and compiled code 
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
 BLOCK = 64
@@ -77,11 +75,3 @@ def count_bits(mask: int) -> int:
 def lowest_bit(mask: int) -> int:
     whole = int(mask)
     return (whole & -whole).bit_length() - 1
-
-
-def float_pointer(address: int) -> ctypes._Pointer[ctypes.c_float]:
-    return ctypes.cast(int(address), ctypes.POINTER(ctypes.c_float))
-
-
-def int_pointer(address: int) -> ctypes._Pointer[ctypes.c_int32]:
-    return ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int32))

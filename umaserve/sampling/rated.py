@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .mass import exp_sum
 from .select import NEGATIVE_INFINITY, keep_largest, largest, sort_descending, top_k

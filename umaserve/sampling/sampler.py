@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
+from numba import carray
 
-from umaserve.jit.compiled import intrinsic, njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit, pointer
 
 from . import params as P
-from . import plain
 from .counted import TAKEN, count_row, counters
 from .history import adjust
 from .kernels import (
@@ -109,16 +106,6 @@ class Rows(NamedTuple):
     top_logprobs: np.ndarray
 
 
-@intrinsic(plain.int_pointer)
-def _int_pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    """``int32_t*`` from an integer address."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.inttoptr(args[0], ir.PointerType(ir.IntType(32)))
-
-    return types.CPointer(types.int32)(types.int64), codegen
-
-
 @njit(nogil=True, cache=True)
 def candidates(row, real, whole, top, index, work):
     """Fill ``work.ids``/``work.values`` (raw logits) with tokens to draw from.
@@ -205,7 +192,7 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
             for i in range(found):
                 top_ids[i] = work.ids[i]
                 top_logprobs[i] = work.values[i] - total
-    breakers = carray(_int_pointer(whole[BREAKERS]), (whole[N_BREAKERS],))
+    breakers = carray(pointer(whole[BREAKERS]), (whole[N_BREAKERS],), np.int32)
     changed = adjust(
         row, real, whole, settings.bias_ids[slot], settings.bias_values[slot], history, eog,
         breakers, work,
@@ -214,7 +201,7 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
     masked = whole[MASK] != 0
     if masked:
         words = (row.shape[0] + WORD - 1) // WORD
-        keep_allowed(row, carray(_int_pointer(whole[MASK]), (words,)))
+        keep_allowed(row, carray(pointer(whole[MASK]), (words,), np.int32))
     if changed > 0 or masked or not before:
         top = find_maxima(row, work.maxima)
     if masked and not top > NEGATIVE_INFINITY:

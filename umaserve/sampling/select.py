@@ -8,13 +8,10 @@ is below it are never looked at again.
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import carray, types
+from numba import carray
 
-from umaserve.jit.compiled import intrinsic, njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit, pointer
 
-from . import plain
 from .counted import TAKEN
 from .vector import (
     BLOCK,
@@ -31,20 +28,10 @@ LOWEST = np.float32(np.finfo(np.float32).min)
 SORTED_K = 256  # up to this k the winners are sorted; above, only chosen
 
 
-@intrinsic(plain.float_pointer)
-def _pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    """``float*`` from an integer address."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.inttoptr(args[0], ir.PointerType(ir.FloatType()))
-
-    return types.CPointer(types.float32)(types.int64), codegen
-
-
 @njit(nogil=True, inline="always", _nrt=True)
 def row_at(address, n):
     """float32[n] view of the memory at ``address``; borrowed, nothing is copied."""
-    return carray(_pointer(address), (n,))
+    return carray(pointer(address), (n,), np.float32)
 
 
 @njit(**INNER)

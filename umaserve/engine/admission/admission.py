@@ -46,7 +46,7 @@ class Admission:
         self.constraints = Constraints(loaded.model, table, samplers, control.notify)
         self._pending: set[int] = set()  # serials that threads work on
         self._cancelled: set[int] = set()
-        self._awaited = 0
+        self.awaited = 0  # interactive requests that are being tokenised
         # set by the loop, and by what computes texts beside the requests
         self.on_row: Callable[[int, m.Submit], None]
         self.on_embed: Callable[[m.Embed, list[list[int]], str], None]
@@ -87,7 +87,7 @@ class Admission:
         else:
             self._pending.add(message.serial)
             is_awaited = message.lane == m.LANE_INTERACTIVE
-            self._awaited += is_awaited
+            self.awaited += is_awaited
             (self._thread if is_awaited else self._other).put(message)
 
     def _is_short(self, message: m.Submit) -> bool:
@@ -131,7 +131,7 @@ class Admission:
             if isinstance(message, m.Embed):
                 self.on_embed(message, tokens, error)
                 continue
-            self._awaited -= message.lane == m.LANE_INTERACTIVE
+            self.awaited -= message.lane == m.LANE_INTERACTIVE
             if self._goes_on(message):
                 with self._owned(message):
                     self._tokenised(message, tokens, error)
@@ -164,11 +164,6 @@ class Admission:
         stores_first()
         self._table.state[slot] = t.DONE
         self._control.wake()
-
-    @property
-    def awaited(self) -> int:
-        """Interactive requests that are being tokenised."""
-        return self._awaited
 
     @property
     def is_tokenizing(self) -> bool:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from umaserve.engine.model.loaded import Loaded
 from umaserve.sampling.params import MAX_LOGIT_BIAS
 from umaserve.wire import messages as m
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
 
 Refusal = tuple[str, str, int]  # code, text, and the size of a prompt that is too long
 

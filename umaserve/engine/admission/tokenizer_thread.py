@@ -19,15 +19,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from umaserve.engine.native.niceness import LAST, stand_back
+from umaserve.llama.ranking import RankPrompt
+from umaserve.llama.specials import Specials
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
-
-if TYPE_CHECKING:
-    from umaserve.llama.ranking import RankPrompt
-    from umaserve.llama.specials import Specials
 
 STACK_PER_BYTE = 1024  # of a text; between 200 and 420 were needed (``pre`` gpt-4o, x86-64)
 USUAL_STACK_BYTES = 512 << 10  # a thread's on macOS; elsewhere it has more

@@ -6,19 +6,18 @@ One context gives embeddings and logits in turn (``llama_set_embeddings``).  It 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from umaserve import llama
 from umaserve.engine.model.abilities import device_memory, flash_attention
+from umaserve.engine.model.loaded import Loaded, Setup
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.models.kv_shape import padded
 from umaserve.models.needs import available_bytes, gib
 from umaserve.policy.processor.slices import TILED
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded, Setup
 
 # tokens of a chunk at most, each with a row of logits.  From `TILED` on libllama's attention
 # on a processor has another kernel.  A text is computed in chunks that are as long, as it would be
@@ -60,8 +59,6 @@ class AsideContext:
     """
 
     def __init__(self, setup: Setup, tokens: int, hooks: dict[str, Any]) -> None:
-        from umaserve import llama
-
         loaded, start = setup.loaded, setup.start
         self.cells, chunk = padded(max(tokens, LEAST_CELLS)), chunk_of(loaded)
         self.context = llama.Context.open(
@@ -87,12 +84,6 @@ class AsideContext:
 
     def close(self) -> None:
         self.context.close()
-
-    @property
-    def addresses(self) -> tuple[int, int]:
-        """Addresses of the context and of its ``struct llama_batch``."""
-        cast = self.context.library.ffi.cast
-        return self.context.address, int(cast("intptr_t", self.batch.struct))
 
     def fill(self, tokens: list[int], at: int, rows: bool, embeds: bool) -> None:
         """Put tokens ``at`` and on into the batch; all of them give ``rows``, or none."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama import Context
 from umaserve.wire import messages as m
 
-from .logprobs import row_logprobs
 from .pooling import Pool
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context
 
 NOT_NUMBERS = "what the model computes for it is no number; the file may be damaged"
 
@@ -98,11 +94,14 @@ class PromptJob:
         return True
 
     def take(self, at: int, row: np.ndarray) -> str:
-        found = row_logprobs(row, self._prompt[at + 1], self.submit.prompt_logprobs)
-        if not np.isfinite(found.logprob) and found.logprob != -np.inf:
+        largest = float(row.max())
+        total = float(np.log(np.exp(row - largest).sum(dtype=np.float64))) + largest
+        logprob = float(row[self._prompt[at + 1]]) - total
+        if not np.isfinite(logprob) and logprob != -np.inf:
             return NOT_NUMBERS
-        self._logprobs.append(found.logprob)
-        self._top.append(found.top)
+        likeliest = _likeliest(row, self.submit.prompt_logprobs)
+        self._logprobs.append(logprob)
+        self._top.append([(i, float(row[i]) - total) for i in likeliest])
         return ""
 
     def flush(self) -> None:
@@ -118,6 +117,16 @@ class PromptJob:
         serial, logprobs, top = self.submit.serial, self._logprobs, self._top
         self._logprobs, self._top = [], []
         self._send(m.PromptLogprobs(serial, at, tokens, logprobs, top, last))
+
+
+def _likeliest(row: np.ndarray, count: int) -> list[int]:
+    """Ids of the largest logits; of equal ones the smaller id goes first."""
+    if count == 0:
+        return []
+    if count == 1:
+        return [int(row.argmax())]
+    found = np.argpartition(row, -count)[-count:] if count < row.size else np.arange(row.size)
+    return sorted(found.tolist(), key=lambda i: (-float(row[i]), i))
 
 
 Job = EmbedJob | PromptJob

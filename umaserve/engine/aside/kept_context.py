@@ -6,14 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from umaserve.engine.model.loaded import Setup
 from umaserve.llama.errors import LlamaError
 
 from .context import AsideContext, why_no_room
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
 
 KEEP_S = 60.0  # that an unused context is kept
 

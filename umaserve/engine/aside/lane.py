@@ -13,10 +13,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.calls import Native
@@ -29,9 +30,6 @@ from .chunks import PIECE_MS, ChunkSizes
 from .context import AsideContext, chunk_of
 from .jobs import Job
 from .kept_context import KeptContext
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
 
 STARVED_NS = 1_000_000_000  # what waited so long gets a piece even so
 FAR_NS = 1 << 60
@@ -197,7 +195,7 @@ class AsideLane:
             begin_chunk(gate, n, whole=not stops)
             if stops:
                 gate.size_class = size_class
-                hand_over(gate, *context.addresses)
+                hand_over(gate, context.context.address, context.batch.address)
         one = self._in_flight == 1
         place_threads(self._loaded.places, self._loaded.n_threads if one else threads)
         if waits(gate):

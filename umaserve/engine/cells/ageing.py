@@ -9,12 +9,8 @@ time, at most.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from umaserve.wire.states import RUNNING, WAITING, has_aged
-
-if TYPE_CHECKING:
-    from umaserve.wire.table import SessionTable
+from umaserve.wire.table import SessionTable
 
 KEEP_NS = 1_000_000_000
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from umaserve.cache.next_turn import Ended, NextTurns
 from umaserve.engine.model.abilities import RESERVED, why_not_plain
+from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
 
 
 class Sequences:
@@ -58,21 +55,15 @@ class Sequences:
         self.rows += 1
         return self._free.popleft()
 
-    def give_back(self, seq: int, empty: bool = False, ended: Ended | None = None) -> None:
-        """A row has ended, or lost its cells.
-
-        ``empty``: it had none, so libllama need not look through all cells for them.  ``ended``: a
-        text that is worth holding for its next turn.
-        """
+    def give_back(self, seq: int, ended: Ended | None = None) -> None:
+        """A row has ended, or lost its cells; ``ended``: its text, if its next turn may want it."""
         self.rows -= 1
-        if ended is not None and self.holds and not empty:
+        if ended is not None and self.holds:
             self.next_turns.hold(seq, ended)
             while self._is_plain and len(self.next_turns) >= self._more:
                 self.let_go(self.next_turns.oldest())
             return
-        if not empty:
-            self._context.seq_rm(seq)
-        self._free.append(seq)
+        self._empty(seq)
 
     def go_on(self, seq: int, n: int, last: int) -> bool:
         """A row takes over a sequence that is held, with the first ``n`` tokens of it.
@@ -96,6 +87,11 @@ class Sequences:
         self.leaving(seq)
         self.next_turns.drop(seq)
         self._empty(seq)
+
+    def let_all_go(self) -> None:
+        """No next turn is waited for any more, of any request."""
+        while self.next_turns:
+            self.let_go(self.next_turns.oldest())
 
     def _empty(self, seq: int) -> None:
         self._context.seq_rm(seq)

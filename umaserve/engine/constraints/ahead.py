@@ -7,7 +7,6 @@ the row's tokens go another way.  The effect of a wrong draft stays with the cop
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +15,8 @@ from umaserve.sampling.mask import words_of
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first, stores_first
 
-if TYPE_CHECKING:
-    from .matcher import Matcher
-    from .vocabulary import Vocabulary
+from .matcher import Matcher
+from .vocabulary import Vocabulary
 
 
 class MasksAhead:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +27,7 @@ from umaserve.wire.memory_order import loads_first, stores_first
 from .ahead import MasksAhead
 from .errors import CannotBind
 from .matchers import Matcher, matcher_of
-
-if TYPE_CHECKING:
-    from .vocabulary import Vocabulary
+from .vocabulary import Vocabulary
 
 STACK_BYTES = 64 << 20  # address space, of which only what is used becomes memory
 FAILS = "the answer cannot follow its constraint any more"

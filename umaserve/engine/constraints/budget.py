@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.wire import messages as m
+
 from .later import allow, first_of, tokens_of
-
-if TYPE_CHECKING:
-    from umaserve.wire import messages as m
-
-    from .matcher import Matcher
-    from .vocabulary import Vocabulary
+from .matcher import Matcher
+from .vocabulary import Vocabulary
 
 
-class Unbound:
-    """A `Matcher` that lets any token come."""
-
-    def accept(self, tokens: list[int]) -> None:
-        pass
-
-    def fill(self, mask: np.ndarray) -> bool:
-        return False
-
-    def copy(self) -> Unbound:
-        return self
-
-    def close(self) -> None:
-        pass
-
-
-class Budget:
+class Budget(Matcher):
     """Follow another matcher, and force the end of thoughts where they have used their budget.
 
     Last words that the client gave come before the end.  They do not count, and nor do the words

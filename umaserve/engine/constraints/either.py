@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import CannotBind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .matcher import Inner
+from .matcher import Matcher
 
 
-class Either:
+class Either(Matcher):
     """Follow two constraints, and go on with the other where the answer leaves one of them.
 
     A copy raises `CannotBind` instead: a branch that cannot be copied refuses everything there.
     """
 
-    def __init__(self, first: Inner, second: Inner) -> None:
+    def __init__(self, first: Matcher, second: Matcher) -> None:
         self._branches = [first, second]
         self._is_copy = False
 
@@ -34,7 +30,7 @@ class Either:
     def fill(self, mask: np.ndarray) -> bool:
         allowed = np.zeros_like(mask)
 
-        def add(branch: Inner) -> None:
+        def add(branch: Matcher) -> None:
             if branch.fill(mask):
                 allowed[:] |= mask
 
@@ -52,7 +48,7 @@ class Either:
         for branch in self._branches:
             branch.close()
 
-    def _each(self, do: Callable[[Inner], None]) -> None:
+    def _each(self, do: Callable[[Matcher], None]) -> None:
         """Do something with each branch; drop a branch that cannot, unless it is the last."""
         for branch in [*self._branches]:
             try:

@@ -6,17 +6,15 @@ Others, such as ``"a" !<think>``, end the process: its mask allows a token that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.wire import messages as m
 
 from . import gbnf
 from .errors import CannotBind
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
 
 MAX_MADE_GRAMMAR = 4 << 20  # bytes of a grammar that uma-chat has made of tools
 

@@ -22,9 +22,9 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,9 +36,6 @@ from umaserve.wire import messages as m
 
 from .errors import CannotBind
 from .grammar import GrammarMatcher
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MEMORY_BYTES = 256 << 20  # for one grammar, beside what the vocabulary takes
 QUESTION_CPU_S = 2

@@ -7,21 +7,18 @@ import socket
 import subprocess
 import threading
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
 
 import msgspec
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.system.own_python import run_module
 from umaserve.wire import messages as m
 
 from .errors import CannotBind
 from .grammar_process import FORKS
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
-    from umaserve.llama import Model
+from .matcher import Matcher
 
 START_S = 30.0  # for the process to load the vocabulary, and to compile the first grammar
 ANSWER_S = 10.0  # a mask that takes longer than a few seconds has ended its request already
@@ -98,8 +95,8 @@ class Grammars:
         self._desk = self._process = None
 
 
-class GrammarFollower:
-    """A `Matcher`: a grammar in GBNF, followed by a process of its own."""
+class GrammarFollower(Matcher):
+    """A grammar in GBNF, followed by a process of its own."""
 
     def __init__(self, constraint: m.Constraint, grammars: Grammars) -> None:
         self._pipe = grammars.open()
@@ -143,20 +140,8 @@ class GrammarFollower:
         return answer[1:]
 
 
-class Unfollowed:
+class Unfollowed(Matcher):
     """A copy of a grammar that is followed elsewhere: nobody knows what may be next."""
-
-    def accept(self, tokens: list[int]) -> None:
-        pass
-
-    def accept_text(self, text: str) -> None:
-        pass
 
     def fill(self, mask: np.ndarray) -> bool:
         raise CannotBind("it is followed elsewhere")
-
-    def copy(self) -> Unfollowed:
-        return self
-
-    def close(self) -> None:
-        pass

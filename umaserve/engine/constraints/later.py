@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.sampling.mask import allow, allows, forbid
 from umaserve.wire import messages as m
 
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-
-    from .matcher import Inner
-    from .vocabulary import Vocabulary
+from .matcher import Matcher
+from .vocabulary import Vocabulary
 
 GAPS = ("\n", "\n\n")  # that models write behind their thoughts
 
 
-class AfterTrigger:
+class AfterTrigger(Matcher):
     """A grammar of tools: anything may come until a trigger is written, which is a part of it.
 
     In thoughts there are no triggers, as with llama-server; the word that ends them may be one.
     """
 
-    def __init__(self, inner: Inner, constraint: m.Constraint, model: Model) -> None:
+    def __init__(self, inner: Matcher, constraint: m.Constraint, model: Model) -> None:
         self._inner, self._model = inner, model
         self._triggers = [word.encode() for word in constraint.triggers]
         thoughts = constraint.thoughts or m.Thoughts("", (), False)
@@ -74,14 +71,14 @@ class AfterTrigger:
         self._text = self._text[-self._longest :]
 
 
-class AfterThoughts:
+class AfterThoughts(Matcher):
     """Bind an answer behind the model's thoughts, which have an end.
 
     Where the prompt has not begun them, the model may, unless their first token could begin what
     is bound.  An answer does not end in thoughts.
     """
 
-    def __init__(self, inner: Inner, constraint: m.Constraint, vocabulary: Vocabulary) -> None:
+    def __init__(self, inner: Matcher, constraint: m.Constraint, vocabulary: Vocabulary) -> None:
         assert constraint.thoughts is not None
         model = vocabulary.model
         self._inner, self._model = inner, model

@@ -1,33 +1,26 @@
-"""Interface of matchers, which follow the tokens of one answer."""
+"""Base class of matchers, which follow the tokens of one answer."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 
 
-class Matcher(Protocol):
-    """Matcher of one answer, from its first token on; for one thread."""
+class Matcher:
+    """Matcher of one answer, from its first token on; for one thread.  This one lets any come."""
 
     def accept(self, tokens: list[int]) -> None:
         """Follow the tokens that came next.  Raises `CannotBind`."""
 
-    def fill(self, mask: np.ndarray) -> bool:
-        """Write tokens that may be next into ``mask`` int32[words]; False: any may.  May raise."""
-
-    def copy(self) -> Matcher:
-        """Return a matcher that may follow other tokens from here.  It need not be closed."""
-
-    def close(self) -> None:
-        """Free what is not Python's."""
-
-
-class Inner(Matcher, Protocol):
-    """Matcher that can begin amid a token."""
-
     def accept_text(self, text: str) -> None:
         """Follow text that came next, before any token of `accept`.  Raises `CannotBind`."""
 
-    def copy(self) -> Inner:
-        """Return a copy, as `Matcher` does."""
+    def fill(self, mask: np.ndarray) -> bool:
+        """Write tokens that may be next into ``mask`` int32[words]; False: any may.  May raise."""
+        return False
+
+    def copy(self) -> Matcher:
+        """Return a matcher that may follow other tokens from here.  It need not be closed."""
+        return self
+
+    def close(self) -> None:
+        """Free what is not Python's."""

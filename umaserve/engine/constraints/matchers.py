@@ -7,21 +7,19 @@ other threads while they compute.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from umaserve.wire import messages as m
 
-from .budget import Budget, Unbound
+from .budget import Budget
 from .either import Either
 from .errors import CannotBind
 from .grammars import GrammarFollower
 from .later import AfterThoughts, AfterTrigger
-from .matcher import Inner, Matcher
-
-if TYPE_CHECKING:
-    from .vocabulary import Vocabulary
+from .matcher import Matcher
+from .vocabulary import Vocabulary
 
 MAX_WHY = 400  # characters
 # of white space there is an end: a model that likes it would go on for ever
@@ -30,7 +28,7 @@ _OPTIONS: Any = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"}
 
 def matcher_of(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     """Compile a constraint.  Raises `CannotBind`; takes up to some 100 ms."""
-    bound = Unbound() if constraint.kind == m.NOTHING else _bound(constraint, vocabulary)
+    bound = Matcher() if constraint.kind == m.NOTHING else _bound(constraint, vocabulary)
     if constraint.budget is None:
         return bound
     return Budget(bound, constraint.budget, vocabulary)
@@ -48,13 +46,13 @@ def _bound(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     return inner
 
 
-def _inner(constraint: m.Constraint, vocabulary: Vocabulary) -> Inner:
+def _inner(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     if constraint.kind == m.GRAMMAR:
         return GrammarFollower(constraint, vocabulary.grammars)
     return SchemaMatcher(constraint, vocabulary)
 
 
-class SchemaMatcher:
+class SchemaMatcher(Matcher):
     """A JSON schema or a regular expression."""
 
     def __init__(self, constraint: m.Constraint, vocabulary: Vocabulary) -> None:
@@ -93,9 +91,6 @@ class SchemaMatcher:
         other = copy(self)
         other._matcher = self._matcher.deep_copy()
         return other
-
-    def close(self) -> None:
-        pass
 
     def _check(self) -> None:
         if self._matcher.is_error():

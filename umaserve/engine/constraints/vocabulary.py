@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from umaserve.llama import Model
 from umaserve.sampling.mask import WORD, forbid
 
 from .grammars import Grammars
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-
-    from .matcher import Matcher
+from .matcher import Matcher
 
 
 class Vocabulary:
@@ -68,7 +65,7 @@ class Vocabulary:
 
 def _texts(model: Model) -> list[bytes]:
     """Each token's text; those that have none, as control tokens, are marked with 0xFF."""
-    (offsets, data), (hidden_offsets, hidden) = model.piece_table(), model.hidden_table()
+    (offsets, data), (hidden_offsets, hidden) = model.piece_table(), model.piece_table(hidden=True)
     shown, names = data.tobytes(), hidden.tobytes()
     at, hidden_at = offsets.tolist(), hidden_offsets.tolist()
     return [

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from umaserve.drafts.rates import BY_MODEL
 from umaserve.engine.native.calls import call_i64_ptr, call_i64_ptr_four_i32
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.sampling.select import row_at
 
 from .phases import may_draft

@@ -18,8 +18,7 @@ from umaserve.drafts.rates import BY_MODEL, chance, hope
 from umaserve.drafts.worth import could_gain
 from umaserve.engine.native.batch import to_come
 from umaserve.engine.native.calls import call_i64_ptr_i32, now_ns
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.cost.model import learn, predict
 from umaserve.sampling.select import argmax, find_maxima, row_at
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from umaserve.drafts.ring import remember
 from umaserve.drafts.wanted import MOST_EACH
 from umaserve.engine.model.abilities import why_no_drafts
+from umaserve.engine.model.loaded import Setup
+from umaserve.engine.native.calls import Native
 from umaserve.wire import messages as m
 
 from .model import try_out
 from .records import MODEL_ALONE, NEVER, WAYS, Drafts
 from .speaker import Speaker
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
-    from umaserve.engine.native.calls import Native
 
 TRIED_CHUNK, TRIED_TIMES = 32, 4  # tokens that a draft model computes at start, and how often
 

@@ -18,8 +18,7 @@ from umaserve.drafts.wanted import MOST, MOST_EACH
 from umaserve.drafts.worth import choose
 from umaserve.engine.native.batch import to_come
 from umaserve.engine.native.calls import cut_end
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import KIND_DECODE
 from umaserve.policy.cost.model import predict
 from umaserve.wire.states import RUNNING, WAITING

@@ -8,8 +8,7 @@ from umaserve.engine.native.calls import (
     call_i64_ptr_i32_i32_i32,
 )
 from umaserve.engine.native.status import DECODED
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.sampling.select import row_at
 from umaserve.wire.states import RUNNING
 

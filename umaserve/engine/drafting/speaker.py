@@ -88,8 +88,8 @@ class Speaker(NamedTuple):
         library, ffi = draft.context.library, draft.context.library.ffi
         hidden, n_embd = draft.hidden, draft.batch.embd.shape[1]
         return cls(
-            int(ffi.cast("intptr_t", draft.context.pointer)),
-            int(ffi.cast("intptr_t", draft.batch.struct)),
+            draft.context.address,
+            draft.batch.address,
             int(ffi.cast("intptr_t", draft.context.memory)),
             library.address("llama_get_logits_ith"),
             library.address("llama_memory_seq_rm"),

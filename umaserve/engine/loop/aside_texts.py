@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from umaserve.engine.admission.admission import Admission
 from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import AsideLane
@@ -11,10 +9,8 @@ from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.aside.texts import fitting
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefixes.prefixes import Prefixes
+from umaserve.llama import Context
 from umaserve.wire import messages as m
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context
 
 
 class AsideTexts:

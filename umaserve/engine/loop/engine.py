@@ -27,8 +27,8 @@ from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native import abort, disk_reads
-from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.prefill.ready_graph import WIDTH, ReadyGraph
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.prefixes import integrity
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.engine.samplers.first_token import FirstTokens
@@ -93,7 +93,7 @@ class Engine:
     def _make_parts(self) -> None:
         """Make the parts in such an order that each is given earlier parts alone."""
         setup, flight, aside = self.setup, self._flight, self.ticks.state.aside
-        self.beside = Beside(setup, self.cost, self._first_tokens)
+        self.beside = PrefillWorker(setup, self.cost)
         self.turns = AdapterTurns(setup, aside, flight, self.beside)
         self.seats = Seats(
             setup, self.sequences, self.prefixes, self.beside, aside, self.ticks.drafts
@@ -135,7 +135,7 @@ class Engine:
         """Have what suits a device that behaves like this; once, before the first request."""
         loaded, self.ways = self.loaded, ways
         leave_places(loaded.places)  # the worker's thread is to run anywhere
-        self.beside.open(ways.abortable)
+        self.beside.open(ways.abortable, self._first_tokens)
         place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
         self.arrange()
         # on an accelerator drafts are rows too: their cost is known before a row gets some
@@ -197,8 +197,8 @@ class Engine:
                 return
             self.inbox.handle_some(messages)
             self.admission.take_tokenised()
-            if self.beside.worker is not None:
-                self.landing.take(self.beside.worker)
+            if self.beside.threads:
+                self.landing.take(self.beside)
             if self.ticks.knobs.can_aside and not self.beside.alive:
                 self.ticks.state.aside[:] = 0
                 self.arrange()
@@ -356,12 +356,10 @@ class Engine:
         if reason == t.REASON_NONE:
             self._cut(slot, int(self.table.n_past[slot]) - 1)  # it feeds its last token again
             self.table.header.cells_used = cells.cells_used(self.table)
-            return
-        if reason == t.REASON_ERROR:
+        elif reason == t.REASON_ERROR:
             self.seats.fail([slot], CODE, why)
-            return
-        self.seats.end(slot, reason)
-        self.control.wake()
+        else:
+            self.seats.end(slot, reason)
 
     def _cut(self, slot: int, n_kept: int) -> None:
         """Leave a row its first tokens, or none where this kind of memory cannot go back."""

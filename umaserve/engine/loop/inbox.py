@@ -108,4 +108,3 @@ class Inbox:
         slot = self._admission.slot_of(serial)
         if slot >= 0 and self._table.state[slot] in (t.WAITING, t.RUNNING):
             self._seats.end(slot, t.REASON_CANCEL)
-            self._control.wake()

@@ -72,5 +72,5 @@ class Landing:
             computed = first.at - int(table.n_past[slot])
             header.aside_tokens += computed
             header.prefill_tokens += computed
-            self._seats.end(slot, int(table.reason[slot]), empty=not table.n_past[slot])
+            self._seats.end(slot, int(table.reason[slot]))
         self._control.wake()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from umaserve.llama import Context, Model
 from umaserve.models.states import GO_BACK, RESERVED
 from umaserve.wire import messages as m
 
 from .loaded import Loaded
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context, Model
 
 ENDED = 48  # ended ones that may have cells
 STATE = "the model keeps a recurrent state"

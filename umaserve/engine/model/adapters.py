@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from umaserve import llama
+from umaserve.llama import Model
+from umaserve.llama.adapters import Adapters
 from umaserve.models.adapter import adapter_bytes
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
@@ -14,43 +16,37 @@ from umaserve.models.identity import identify
 from umaserve.models.reader import FLOAT32, HeaderReader, open_model
 from umaserve.wire import messages as m
 
-from .loaded import AdapterSets, CannotLoad
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
+from .loaded import CannotLoad, Loaded
 
 KIND, TYPE, ALPHA = "general.type", "adapter.type", "adapter.lora.alpha"
 INVOCATION = "adapter.alora.invocation_tokens"
 
 
-def open_adapters(start: m.Start, model: Model, architecture: str) -> AdapterSets:
+def open_adapters(start: m.Start, model: Model, architecture: str) -> Adapters:
     """Load the adapters of ``start``.  Raises CannotLoad; the model is closed then."""
-    from umaserve import llama
-    from umaserve.llama.adapters import Adapters
-
     try:
         paths = [each.path for each in start.adapters]
         for path in paths:
             _check(path, architecture)
         before = [identify(path) for path in paths]
-        adapters = Adapters(model, paths)
+        scales = tuple(each.scale for each in start.adapters)
+        adapters = Adapters(model, paths, scales, tuple(each.digest for each in before))
         if before != [identify(path) for path in paths]:
             model.close()
             raise CannotLoad("--lora: a file was changed while it was loaded")
     except (llama.LlamaError, GGUFError, OSError) as error:
         model.close()
         raise CannotLoad(f"--lora: {error}") from error
-    scales = tuple(each.scale for each in start.adapters)
-    return AdapterSets(adapters, scales, tuple(each.digest for each in before))
+    return adapters
 
 
-def facts(start: m.Start, sets: AdapterSets) -> tuple[m.Adapter, ...]:
+def facts(start: m.Start, loaded: Loaded) -> tuple[m.Adapter, ...]:
     """Return the adapters with what their files say of themselves."""
     return tuple(
         m.Adapter(
             each.name, each.path, each.scale,
-            sets.text(number, "adapter.lora.task_name"),
-            sets.text(number, "adapter.lora.prompt_prefix"),
+            loaded.adapters.text(loaded.library, number, "adapter.lora.task_name"),
+            loaded.adapters.text(loaded.library, number, "adapter.lora.prompt_prefix"),
             adapter_bytes([each.path]),
         )
         for number, each in enumerate(start.adapters)

@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from umaserve import llama
+from umaserve.llama import Context, Library, Model, purpose
 from umaserve.models.experts import why_not_used
 from umaserve.models.gguf import GGUFInfo, check_gguf
 from umaserve.models.header import GGUFError
@@ -34,9 +36,6 @@ from .abilities import (
 )
 from .contexts import bytes_of, open_context, sizes_of
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context, Library, Model
 
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
 # 300,000 last milliseconds, longer than the time between two ticks.  The front, woken by a tick's
@@ -119,8 +118,6 @@ def load(
 
 def _open_library(start: m.Start) -> tuple[Library, GGUFInfo]:
     """libllama, and what the model's file says of itself; refuses what it says too much of."""
-    from umaserve import llama
-
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))  # read when libgomp is loaded
     try:
@@ -137,8 +134,6 @@ def _open_library(start: m.Start) -> tuple[Library, GGUFInfo]:
 
 def _cells(library: Library, start: m.Start, info: GGUFInfo) -> tuple[int, int]:
     """KV cells, as many as were asked for, else what memory bears; and states for drafts."""
-    from umaserve import llama
-
     also = heads.bytes_needed(start)
     _refuse(capacity.why_no_memory(start, also))
     fits = capacity.find_fits(start, info, llama.devices(library), available_bytes(), also)
@@ -148,8 +143,6 @@ def _cells(library: Library, start: m.Start, info: GGUFInfo) -> tuple[int, int]:
 
 def _why_no_use(model: Model, info: GGUFInfo) -> str:
     """Why nobody has use for this model; empty where somebody has."""
-    from umaserve.llama import purpose
-
     encodes = purpose.only_encodes(model, info)
     why = "" if encodes else purpose.why_no_generation(model)
     return why or purpose.why_no_positions(model, info) or purpose.why_no_scores(model, info)
@@ -159,7 +152,7 @@ def _write_pieces(start: m.Start, model: Model, pieces_fd: int) -> None:
     """Fill the table of the vocabulary's texts."""
     try:
         pieces = t.PieceTable(pieces_fd, model.n_vocab)
-        pieces.write(model.piece_table(), model.hidden_table())
+        pieces.write(model.piece_table(), model.piece_table(hidden=True))
     except ValueError as error:
         raise CannotLoad(f"{start.model_path} cannot be served: {error}") from error
 
@@ -193,8 +186,6 @@ def _identity(path: str, facts: tuple[Any, ...], adapters: tuple[str, ...]) -> M
 def _open_model(
     library: Library, start: m.Start, info: GGUFInfo, control: Control
 ) -> Model:
-    from umaserve import llama
-
     last = 0.0
 
     def progress(fraction: float) -> bool:
@@ -270,7 +261,7 @@ def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:
         eyes_program=sendable_path(str(build.eyes_program or "")),
         why_no_eyes=why_no_eyes(start, loaded),
         n_embd_input=model.n_embd_input,
-        adapters=lora.facts(start, loaded.adapters),
+        adapters=lora.facts(start, loaded),
     )
 
 
@@ -287,8 +278,6 @@ def _text(model: Model, token: int) -> str:
 
 def _device_name(library: Library, start: m.Start) -> str:
     """The first accelerator where layers may lie, else the processor."""
-    from umaserve import llama
-
     if start.gpu_layers != 0:
         for device in llama.devices(library):
             if device["type"] in ("gpu", "igpu"):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from umaserve import llama
 from umaserve.llama.memory import attention_shape, kv_bytes_per_cell, state_shape
 from umaserve.models.adapter import adapter_bytes
+from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import CELL_PADDING, KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.models.projector import projector_bytes
 from umaserve.models.states import RESERVED, TEXTS_AT_ONCE
 from umaserve.wire import messages as m
-
-if TYPE_CHECKING:
-    from umaserve.models.header import GGUFInfo
 
 OTHER_KV_TYPE = "; take --kv-type f16, for K or V alone as in q8:f16"
 TENSOR_ALIGNMENT = 32  # ggml's
@@ -161,8 +160,6 @@ def why_no_memory(start: m.Start, also: int = 0) -> str:
 
     ``also``: bytes of a draft model, as for `find_fits`.
     """
-    from umaserve import llama
-
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return ""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from umaserve import llama
+from umaserve.llama import Context, Model, purpose
 from umaserve.models.header import GGUFInfo
 from umaserve.models.kv_shape import padded
 from umaserve.models.needs import MOST_CAUSAL
@@ -15,9 +17,6 @@ from . import capacity
 from .abilities import flash_attention
 from .loaded import CannotLoad, usable_cores
 from .pooling import LAST, NUMBERS, RANK, pooling_of
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context, Model
 
 DEFAULT_BATCH = 2048  # tokens of one llama_decode; the policy's time budget rules below it
 MOST_TOKENS = 2048  # of a text, where nobody chose: attention's memory grows with their square
@@ -54,8 +53,6 @@ def open_context(
 
     Raises CannotLoad; the model is closed then.
     """
-    from umaserve.llama import purpose
-
     causal = not purpose.only_encodes(model, info)
     way = pooling_of(model, causal=causal)
     if causal and way != RANK and not start.encodes:
@@ -71,8 +68,6 @@ def open_context(
 
 def bytes_of(start: m.Start, context: Context, n_ctx: int) -> tuple[int, int]:
     """Bytes of the KV cells and of the recurrent states; 0 where the context has no memory."""
-    from umaserve import llama
-
     if context.memory == context.library.ffi.NULL:
         return 0, 0
     needs = llama.memory_needed(start.model_path, n_ctx=n_ctx, kind=capacity.kv_kind(start))
@@ -84,8 +79,6 @@ def _open_generator(
     start: m.Start, model: Model, sizes: Sizes, control: Control
 ) -> tuple[Context, Sizes]:
     """A context of those sizes, or of fewer cells where libllama makes no such one."""
-    from umaserve import llama
-
     while True:
         try:
             context = llama.Context.open(
@@ -122,8 +115,6 @@ def _open_encoder(
     `MOST_TOKENS` at most; ``--n-ubatch`` allows others.  A causal model whose last token stands for
     a text takes it in several.  Raises CannotLoad.
     """
-    from umaserve import llama
-
     in_parts = causal and way in (LAST, RANK)
     most = MOST_CAUSAL if in_parts else start.n_ubatch or MOST_TOKENS
     bounds = (model.n_ctx_train, start.n_ctx, start.positions, most)

@@ -16,7 +16,7 @@ import os
 import platform
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,9 @@ from umaserve.policy.cost.model import CostModel
 from umaserve.system.own_file import open_to_read
 from umaserve.system.private_folder import make_private, why_shared
 from umaserve.system.processor import processor_name
+from umaserve.wire import messages as m
 
-if TYPE_CHECKING:
-    from umaserve.wire import messages as m
-
-    from .boot import Loaded
+from .loaded import Loaded
 
 LAYOUT = 10  # raise it when what the numbers mean changes
 KEEP = 64  # files; the oldest go

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from umaserve import llama
+from umaserve.llama import Model
 from umaserve.models.draft_model import draft_bytes, draft_cells, is_asked_for
 from umaserve.models.gguf import check_gguf
 from umaserve.models.header import GGUFError
@@ -13,12 +13,8 @@ from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
 from .abilities import why_no_drafts, why_no_plain_model
+from .contexts import Sizes
 from .loaded import CannotLoad, DraftModel
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-
-    from .contexts import Sizes
 
 SPARE_TOKENS = 128  # that one of a family may have more than another, as llama.cpp allows
 CHUNK = 512  # tokens of a text that it reads at once, at most
@@ -33,7 +29,6 @@ def open_draft_model(
     A person is told why the draft model cannot be used.  Raises CannotLoad where its file cannot be
     loaded at all.
     """
-    from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
     if not is_asked_for(start.draft_model, start.speculate):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from umaserve import llama
+from umaserve.llama import Context, Model
+from umaserve.llama.heads import HiddenStates
 from umaserve.models.draft_model import HEAD_FAMILIES, draft_bytes, head_bytes, head_cells
 from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.header import GGUFError, GGUFInfo
 from umaserve.models.kv_shape import KvShape
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 
 from .abilities import why_no_drafts
+from .contexts import Sizes
 from .draft_model import CHUNK, open_draft_model
 from .loaded import DraftModel
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context, Model
-    from umaserve.llama.heads import HiddenStates
-    from umaserve.models.header import GGUFInfo
-
-    from .contexts import Sizes
 
 USED = "its own heads draft, for texts of which they have read all tokens"
 
@@ -73,8 +68,6 @@ def open_drafter(
     Returns None where neither drafts.  The text says whether the heads do, or why they do not; it
     is empty where nobody asked for them.  A person is told why.  Raises CannotLoad.
     """
-    from umaserve.llama.heads import HiddenStates
-
     model = context.model
     if draft := open_draft_model(start, model, sizes, no_way_back, control):
         return draft, ""
@@ -100,7 +93,6 @@ def _open(
     start: m.Start, model: Model, sizes: Sizes, functions: HiddenStates
 ) -> tuple[DraftModel | None, str]:
     """Open the heads' context; None and why where libllama makes none."""
-    from umaserve import llama
     from umaserve.engine.native.batch import Batch
 
     library, n_ctx = model.library, head_cells(start.n_ctx)

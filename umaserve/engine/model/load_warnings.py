@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from umaserve.llama import Model
 from umaserve.llama.library import without_prefix
+from umaserve.models.header import GGUFInfo
 from umaserve.wire import messages as m
+from umaserve.wire.control import Control
 
 from .loaded import PROCESSOR
-
-if TYPE_CHECKING:
-    from umaserve.llama import Model
-    from umaserve.models.header import GGUFInfo
-    from umaserve.wire.control import Control
 
 # Lines of libllama on a file or a context that is as it should be, or on facts nobody can change.
 _EVERYDAY = re.compile(

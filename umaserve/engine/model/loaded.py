@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.llama import Context, Library, Model
+from umaserve.llama.adapters import Adapters
+from umaserve.llama.heads import HiddenStates
 from umaserve.models.identity import ModelIdentity
 from umaserve.system.processor import sysctl
+from umaserve.wire import messages as m
+from umaserve.wire import table as t
+from umaserve.wire.control import Control
 
 from .pooling import way_of
 
 if TYPE_CHECKING:
     from umaserve.engine.native.batch import Batch
-    from umaserve.llama import Context, Library, Model
-    from umaserve.llama.adapters import Adapters
-    from umaserve.llama.heads import HiddenStates
-    from umaserve.wire import messages as m
-    from umaserve.wire import table as t
-    from umaserve.wire.control import Control
 
     from .thread_places import Places
-
 
 PROCESSOR = "CPU"  # the device's name where there is no other
 
@@ -54,40 +52,6 @@ class DraftModel:
         self.context.close()
         if self.model is not None:
             self.model.close()
-
-
-class AdapterSets:
-    """Adapters that were loaded with a model, and the scales that they have unless a request names
-    others.  ``digests`` tell what their files hold."""
-
-    def __init__(
-        self,
-        adapters: Adapters | None = None,
-        home: tuple[float, ...] = (),
-        digests: tuple[str, ...] = (),
-    ) -> None:
-        self._adapters = adapters
-        self.home, self.digests = home, digests
-
-    def __len__(self) -> int:
-        return len(self.home)
-
-    def set(self, context: Context, scales: tuple[float, ...] | None = None) -> None:
-        """Have a context compute with these scales, or with those at the start."""
-        if self._adapters is not None and self.home:
-            self._adapters.set(context, self.home if scales is None else scales)
-
-    def text(self, number: int, key: str) -> str:
-        """A value of an adapter's metadata as text."""
-        return self._adapters.text(number, key) if self._adapters is not None else ""
-
-    def scales(self, named: Iterable[tuple[int, float]]) -> tuple[float, ...]:
-        """Return the scales of all adapters where a request names those of some.
-
-        An adapter that is not named has none, unless no adapter is named.
-        """
-        found = dict(named)
-        return tuple(found.get(i, 0.0) for i in range(len(self))) if found else self.home
 
 
 @dataclass
@@ -118,7 +82,7 @@ class Loaded:
     places: Places  # of the loop's threads
     draft: DraftModel | None = None  # what drafts tokens for it
     generates: bool = True  # else it encodes whole texts, and nothing more
-    adapters: AdapterSets = field(default_factory=AdapterSets)
+    adapters: Adapters = field(default_factory=Adapters)
     no_way_back: str = ""  # why a recurrent state cannot go back; empty where it can
     heads: str = ""  # whether the model's own heads draft; empty where nobody asked
 

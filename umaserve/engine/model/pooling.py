@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context, Model
+from umaserve.llama import Context, Model
 
 MEAN, CLS, LAST, RANK = "mean", "cls", "last", "rank"
 _NAMES = {"1": MEAN, "2": CLS, "3": LAST, "4": RANK}  # LLAMA_POOLING_TYPE_*, as metadata has them

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import register_jitable
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.wire.table import APART, NOT_YET, REASON_LENGTH, REASON_STOP, SUSPECT
 
 from .calls import stores_first
@@ -43,6 +42,7 @@ class Batch:
     def __init__(self, ffi: Any, n_batch: int, n_outputs: int, *, n_embd: int = 0) -> None:
         """``n_embd``: numbers of a hidden state beside each token, in ``embd``; 0 = none."""
         self.struct = ffi.new("struct llama_batch *")
+        self.address = int(ffi.cast("intptr_t", self.struct))
         self.arrays = BatchArrays(
             token=np.zeros(n_batch, np.int32),
             pos=np.zeros(n_batch, np.int32),

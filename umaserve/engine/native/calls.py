@@ -15,8 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 CLOCK_MONOTONIC = 1 if sys.platform.startswith("linux") else 8
 # what time.monotonic_ns reads: CLOCK_MONOTONIC on Linux, and on macOS mach_absolute_time, which is
@@ -38,50 +37,16 @@ def _caller(result: Any, *arguments: Any) -> Any:
         ]
         return builder.call(pointer, cast)
 
-    signature = numba_result[result](types.int64, *[types.int64] * len(arguments))
-    if not arguments:
-
-        @intrinsic
-        def call0(typingctx, address):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call0
-    if len(arguments) == 1:
-
-        @intrinsic
-        def call1(typingctx, address, a):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call1
-    if len(arguments) == 2:
-
-        @intrinsic
-        def call2(typingctx, address, a, b):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call2
-
-    if len(arguments) == 3:
-
-        @intrinsic
-        def call3(typingctx, address, a, b, c):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call3
-
-    if len(arguments) == 4:
-
-        @intrinsic
-        def call4(typingctx, address, a, b, c, d):  # type: ignore[no-untyped-def]
-            return signature, codegen
-
-        return call4
-
-    @intrinsic
-    def call5(typingctx, address, a, b, c, d, e):  # type: ignore[no-untyped-def]
-        return signature, codegen
-
-    return call5
+    made = numba_result[result](types.int64, *[types.int64] * len(arguments)), codegen
+    takers: tuple[Any, ...] = (  # numba goes by the names that a function has for its arguments
+        lambda typingctx, address: made,
+        lambda typingctx, address, a: made,
+        lambda typingctx, address, a, b: made,
+        lambda typingctx, address, a, b, c: made,
+        lambda typingctx, address, a, b, c, d: made,
+        lambda typingctx, address, a, b, c, d, e: made,
+    )
+    return intrinsic(takers[len(arguments)])
 
 
 call_i32_ptr_ptr = _caller(32, 64, 64)  # llama_decode through its shim

@@ -21,8 +21,7 @@ from umaserve.engine.native.calls import (
     call_i32_i32_ptr,
     call_i32_ptr_ptr,
 )
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record, address_of, ints
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 

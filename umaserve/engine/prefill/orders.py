@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import carray, cfunc, types
@@ -134,13 +134,10 @@ def grant_chunk(orders, native, tokens):
         call_i64_i32_ptr_i64(native.write, orders.wake_fd, native.byte.ctypes.data, 1)
 
 
-def _is_set(data):
+@cfunc(types.boolean(types.voidptr), cache=True)
+def is_set(data):
+    """Whether the byte at ``data`` is set (``ggml_abort_callback``).  Takes no GIL."""
     return carray(data, 1, np.uint8)[0] != 0
-
-
-# the C function ``bool f(void *data)``: whether the byte at ``data`` is set.  It takes no GIL.
-_is_set_in_c: Any = cfunc(types.boolean(types.voidptr), cache=True)(_is_set)
-ABORT_CALLBACK = int(_is_set_in_c.address)
 
 
 class Request(NamedTuple):

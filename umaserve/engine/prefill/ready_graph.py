@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from umaserve.engine.model.abilities import why_not_plain
+from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.native.batch import Batch, fill_up
 from umaserve.engine.native.status import DECODED
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
 
 WIDTH = 32  # tokens of that batch; a prompt of fewer is filled up
 OWN = 16  # tokens of a prompt that stands for those

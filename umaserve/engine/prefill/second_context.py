@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from umaserve import llama
 from umaserve.engine.model.abilities import flash_attention
+from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
+from umaserve.llama import Context
 from umaserve.models.kv_shape import padded
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel
 from umaserve.policy.processor.slices import SLICED_CHUNK
 from umaserve.wire import messages as m
+from umaserve.wire.header import AbortWords
 
 from .gate import Gate, all_ms, begin_chunk, forget_times, hang, longest_ms, take_times
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.llama import Context
-    from umaserve.wire.header import AbortWords
 
 # A chunk that takes longer at the start is followed by a chunk of twice the size.  The sizes in
 # between are not worth the wait.
@@ -37,8 +36,6 @@ def open_second(
 
     ``others`` are further fields of ``llama_context_params``.
     """
-    from umaserve import llama
-
     context = llama.Context.open(
         loaded.model,
         n_ctx=padded(cells),

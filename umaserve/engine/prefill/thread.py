@@ -14,16 +14,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.niceness import stand_back
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
+from umaserve.llama import Context
 from umaserve.policy.cost.model import CHUNK_SIZES
 from umaserve.wire import memory_order
 from umaserve.wire import table as t
@@ -32,12 +34,8 @@ from .chunk_pace import CHUNKS, Pace, counted, even_share
 from .chunk_stack import hand_over
 from .gate import DONE, HANDED, THREAD, all_ms, begin_chunk, hang, longest_ms
 from .held_prompt import HeldPrompt
-from .orders import ABORT_CALLBACK, BACKLOG, Exchange, Request
+from .orders import BACKLOG, Exchange, Request, is_set
 from .second_context import open_second
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
-    from umaserve.llama import Context
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 IDLE_S = 60.0  # without a prompt, after which the second context goes
@@ -66,7 +64,7 @@ class PrefillThread:
 
     def __init__(
         self, setup: Setup, exchange: Exchange, wake_read: int, n_threads: int, piece_tokens: int,
-        measured: Callable[[int, float, float], None] | None, sampler: FirstTokens | None,
+        measured: Callable[[int, float, float], None], sampler: FirstTokens | None,
     ) -> None:  # fmt: skip
         self._n_threads = n_threads
         self.piece_tokens = piece_tokens
@@ -253,11 +251,7 @@ class PrefillThread:
         size = counted(chunk.tokens, chunk.most) if self.by_loop else chunk.tokens
         begin_chunk(orders.gate, size, whole=not self.by_loop)
         if self.by_loop:
-            address = self._loaded.library.ffi.cast
-            hand_over(
-                orders.gate, int(address("intptr_t", context.pointer)),
-                int(address("intptr_t", self._batch.struct)),
-            )  # fmt: skip
+            hand_over(orders.gate, context.address, self._batch.address)
         memory_order.stores_first()
         orders.running[0] = chunk.prompt.slot
 
@@ -336,7 +330,7 @@ class PrefillThread:
             # the first of a size pays for buffers and pages
             self._sizes.add(int(gate.size_class))
             return
-        if self._measured is not None and self.by_loop and (part_ms := longest_ms(gate)) > 0.0:
+        if self.by_loop and (part_ms := longest_ms(gate)) > 0.0:
             # as if it had been of the largest size of its class
             size = int(CHUNK_SIZES[gate.size_class])
             self._measured(size, part_ms, size / n * all_ms(gate))
@@ -411,7 +405,7 @@ class PrefillThread:
         )
         # a byte of it is looked at, the lowest one (little-endian)
         stop = address_of(self._x.orders.gate, "stop")
-        self._context.set_abort_callback(ABORT_CALLBACK, stop)
+        self._context.set_abort_callback(int(is_set.address or 0), stop)
         self._cells = cells
 
     def _clear(self) -> None:

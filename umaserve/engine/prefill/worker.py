@@ -17,13 +17,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.model.abilities import why_not_plain
+from umaserve.engine.model.loaded import Loaded, Setup
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.models.needs import available_bytes
+from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -33,63 +34,74 @@ from .chunk_stack import ChunkStack, give_up, waits
 from .orders import Exchange, Orders
 from .thread import PrefillThread
 
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded, Setup
-
 PIECE_BYTES = 8 << 20  # of KV that move in one go, roughly: a few milliseconds of copying
 RESERVE_BYTES = 256 << 20  # memory that the second KV cache leaves alone
 
 
-def available(loaded: Loaded, cores: int | None = None) -> tuple[bool, str]:
-    """Whether prompts of this model can be computed aside, and the reason if not.
-
-    ``cores`` are the physical cores of this process (as loaded if None).
-    """
-    if (loaded.n_cores if cores is None else cores) < 2:
-        return False, "there is one core only"
-    reason = why_not_plain(loaded)
-    if reason:
-        return False, reason
+def why_not_aside(loaded: Loaded) -> str:
+    """Why prompts of this model cannot be computed aside; "" = they can."""
+    if loaded.n_cores < 2:
+        return "there is one core only"
+    if reason := why_not_plain(loaded):
+        return reason
     # mapped weights count as available memory, and we want them to stay where they are
     free = available_bytes()
     second = loaded.kv_bytes * loaded.n_positions // max(loaded.n_ctx, 1)  # for one prompt
     kv_bytes = second + loaded.unused_bytes + loaded.model.size_bytes
     if free and kv_bytes + RESERVE_BYTES > free:  # 0: the system does not tell
-        return False, "there is no memory for a second KV cache"
-    return True, ""
+        return "there is no memory for a second KV cache"
+    return ""
 
 
 class PrefillWorker:
-    """The loop's side of the worker; see the module.  Make one only where `available` says so.
+    """The loop's side of the worker; see the module.  Nothing is done here before `open`.
 
     All methods are for the loop's thread and never wait for the worker, `close` apart.  Its thread
     calls ``control.notify``, which ends the loop's ticks, when there is something for `land`.
-    ``orders`` is for compiled code.  ``measured`` is told tokens of each chunk that the loop has
-    computed, and ms of its longest part and of all.  ``sampler`` samples first tokens where the
-    worker may; None = nowhere.
+    ``orders`` is for compiled code.  ``threads``: those of the worker, 0 = there is none.
     """
 
-    def __init__(
-        self, setup: Setup, n_threads: int,
-        measured: Callable[[int, float, float], None] | None = None,
-        sampler: FirstTokens | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, setup: Setup, cost: CostModel) -> None:
         loaded, table = self._loaded, self._table = setup.loaded, setup.table
+        self._setup, self._cost = setup, cost
+        self.threads = 0
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
         self.orders = Orders.allocate(table.state.size, wake_write)
+        self.orders.alive[0] = 0
         self._x = Exchange(table, self.orders)
         per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
         self._piece_most = min(max(PIECE_BYTES // per_token, CHUNKS[-1]), CHUNKS[0])
         self._spare = loaded.n_seq  # sequence id, in both contexts
         self._stack: ChunkStack | None = None
+        self._thread: PrefillThread | None = None
+
+    def open(self, abortable: bool, first_tokens: Callable[[], FirstTokens]) -> None:
+        """Start the worker; a device that is not ``abortable`` computes prompts in the ticks."""
+        loaded, asked = self._loaded, self._setup.start.prefill_threads
+        if asked == 0 or not abortable or why_not_aside(loaded):
+            return
+        threads = min(asked, loaded.n_cores - 1) if asked > 0 else loaded.n_cores // 2
+        if threads:
+            self.start(threads, first_tokens())
+
+    def start(self, threads: int, sampler: FirstTokens | None = None) -> None:
+        """Start so many threads; ``sampler``: of first tokens, None where the ticks sample all."""
+        loaded, self.threads = self._loaded, threads
         if loaded.on_processor:
             with contextlib.suppress(OSError):  # then prompts get no slices here
                 self._stack = ChunkStack(self.orders.gate, loaded.library)
+        self.orders.alive[0] = 1
         self._thread = PrefillThread(
-            setup, self._x, self._wake_read, n_threads, self._piece_most, measured, sampler,
+            self._setup, self._x, self._wake_read, threads, self._piece_most, self._chunk_took,
+            sampler,
         )  # fmt: skip
+
+    def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
+        """From the worker's thread: what the parts of a chunk between the ticks took."""
+        learn_part(self._cost, tokens, longest_ms, all_ms)
+        doubt_larger(self._cost, tokens)
 
     @property
     def sliced(self) -> bool:
@@ -98,7 +110,7 @@ class PrefillWorker:
 
     @property
     def alive(self) -> bool:
-        """False once the worker has given up; all prompts are the engine's then."""
+        """Whether prompts are computed beside the ticks: False once the worker has given up."""
         return bool(self.orders.alive[0])
 
     @property
@@ -207,8 +219,9 @@ class PrefillWorker:
     def close(self) -> None:
         """Give up the running chunk, end the thread, free the context.  Before ``loaded.close``."""
         if self._wake_read >= 0:
-            give_up(self.orders.gate)
-            self._thread.close()
+            if self._thread is not None:
+                give_up(self.orders.gate)
+                self._thread.close()
             os.close(self._wake_read)
             os.close(self.orders.wake_fd)
             self._wake_read = -1
@@ -227,7 +240,7 @@ class PrefillWorker:
         moved = False
         for _ in range(min(most, len(x.asked))):
             slot, serial, epoch, p0 = x.asked.popleft()
-            p1 = min(int(table.n_past[slot]), p0 + self._thread.piece_tokens)
+            p1 = min(int(table.n_past[slot]), p0 + self._piece_most)
             if not self._runs(slot, serial, epoch) or p0 >= p1:
                 continue  # overtaken: the epoch is new, or the cells are gone
             context, seq, room = self._loaded.context, int(table.seq[slot]), x.buffers.take()

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.cache.entry import Entry
 from umaserve.cache.whole import MARK, checkpoints
-from umaserve.policy.cost.model import predict
+from umaserve.engine.model.loaded import Loaded
+from umaserve.policy.cost.model import CostModel, predict
 from umaserve.wire import table as t
 
 from .copies import WholeStates
-
-if TYPE_CHECKING:
-    from umaserve.cache.entry import Entry
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.policy.cost.model import CostModel
 
 SHARE = 0.1  # of the time of a prompt's part, at most, for copying what cannot be cut
 

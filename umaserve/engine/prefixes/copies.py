@@ -7,21 +7,19 @@ state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.cache.entry import Part
-from umaserve.cache.store import PrefixStore
 from umaserve.cache.tree import PrefixTree
 from umaserve.cache.whole import WholeTexts
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
+from umaserve.engine.model.loaded import Loaded
+from umaserve.llama import Context
 
 from .pages import ReadyPages, own_pages
 
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.llama import Context
+PrefixStore = PrefixTree | WholeTexts
 
 PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
 FEWEST, MOST = 16, 512  # tokens of a piece
@@ -37,7 +35,7 @@ class Pieces:
     """
 
     def __init__(self, loaded: Loaded, most_bytes: int) -> None:
-        self.store: PrefixStore = PrefixTree(most_bytes)
+        self.store = PrefixTree(most_bytes)
         self.cuts = True
         self._loaded = loaded
         self._per_token = max(loaded.kv_bytes // max(loaded.n_ctx, 1), 1)
@@ -94,8 +92,7 @@ class WholeStates:
 
     def __init__(self, loaded: Loaded, most_bytes: int) -> None:
         self.cuts, self.step = False, STRIDE
-        self.store: PrefixStore = (texts := WholeTexts(most_bytes))
-        self.texts = texts
+        self.store = self.texts = WholeTexts(most_bytes)
         self._context, self._on_processor = loaded.context, loaded.on_processor
         self._room, self._tensors = room_for(loaded), tensors(loaded)
         lib, model = loaded.library.lib, loaded.model.pointer

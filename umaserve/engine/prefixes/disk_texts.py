@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.cache import disk
 from umaserve.cache.entry import Entry, Part, text_of
-from umaserve.cache.store import PrefixStore
 from umaserve.cache.whole import MARK
 from umaserve.engine.model.cost_file import saved_by
+from umaserve.engine.model.loaded import Setup
 from umaserve.wire import messages as m
 
+from .copies import PrefixStore
 from .shelf import Shelf
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Setup
 
 
 class DiskTexts:

@@ -7,19 +7,16 @@ the prefix cache.  What libllama says by itself, position by position where it t
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umaserve.engine.cells.accounting import cells_used
+from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.abilities import why_not_plain
+from umaserve.engine.model.loaded import Loaded
 from umaserve.wire import table as t
 
-if TYPE_CHECKING:
-    from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model.loaded import Loaded
-
-    from .prefixes import Prefixes
+from .prefixes import Prefixes
 
 HOLDING = (t.RUNNING, t.WAITING, t.FULL)  # states of rows that may have a sequence
 CHECKS = "UMA_CHECK_CELLS"  # in the environment: an engine that is idle checks

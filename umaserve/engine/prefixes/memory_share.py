@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from umaserve.cache.store import MEMORY, PrefixStore
+from umaserve.cache.store import MEMORY
 from umaserve.models.needs import available_bytes, total_bytes
+
+from .copies import PrefixStore
 
 SHARE = 4  # of the machine's memory, one part in so many may be taken by default
 RESERVE = 16  # of the machine's memory, one part in so many stays free

@@ -11,10 +11,14 @@ is parked leaves its text here too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from umaserve.cache.entry import common
+from umaserve.cache.entry import Part, common
+from umaserve.cache.next_turn import Ended
+from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.model.abilities import can_be_saved, why_not_plain
+from umaserve.engine.model.loaded import Setup
+from umaserve.llama import Context
+from umaserve.policy.cost.model import CostModel
 from umaserve.wire import table as t
 
 from .checkpoints import Checkpoints
@@ -26,14 +30,6 @@ from .report import PrefixReport
 from .restoring import Restorer
 from .row_texts import LEASE, RowTexts
 from .saving import Saver
-
-if TYPE_CHECKING:
-    from umaserve.cache.entry import Part
-    from umaserve.cache.next_turn import Ended
-    from umaserve.engine.cells.sequences import Sequences
-    from umaserve.engine.model.loaded import Setup
-    from umaserve.llama import Context
-    from umaserve.policy.cost.model import CostModel
 
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 LATE_MS = 1000  # without a request, before held texts are saved
@@ -194,7 +190,7 @@ class Prefixes:
             part.entry.hits += 1
         self.files.fetch(parts, self._texts.domains[slot])
         self._restorer.begin(slot, parts, at_once)
-        return slot not in self._restorer.slots
+        return slot not in self._restorer.parts
 
     def _known_and_held(self, slot: int) -> list[Part]:
         """`known`, with what a held text has of it: that is saved now."""
@@ -217,7 +213,7 @@ class Prefixes:
 
     def leave(self, slot: int) -> None:
         """The row's sequence is being taken away."""
-        self._restorer.leave(slot)
+        self._restorer.parts.pop(slot, None)
         self._saver.saved.pop(slot, None)
 
     def keep_later(self, slot: int, ended: Ended) -> None:
@@ -235,7 +231,7 @@ class Prefixes:
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do before more than one tick runs."""
-        is_copying = self.files.has_news or self._restorer.slots or self._awaited
+        is_copying = self.files.has_news or self._restorer.parts or self._awaited
         return bool(is_copying) or self.late.is_due or self._saver.is_busy
 
     def step(self, at_once: bool, may_save: bool) -> list[int]:
@@ -287,9 +283,9 @@ class Prefixes:
 
     def clear(self) -> list[int]:
         """Forget all that is kept, and what is on its way; returns the rows that waited for it."""
-        slots = self._restorer.slots
+        slots = list(self._restorer.parts)
         self.files.clear()
-        self._restorer.clear()
+        self._restorer.parts.clear()
         self._awaited.clear()
         self._saver.saved.clear()
         self.late.clear()

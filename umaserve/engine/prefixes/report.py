@@ -14,9 +14,10 @@ from itertools import islice
 import numpy as np
 
 from umaserve.cache.entry import Entry
-from umaserve.cache.store import PrefixStore
 from umaserve.wire import messages as m
 from umaserve.wire.header import Header
+
+from .copies import PrefixStore
 
 PROMPTS = 16  # the newest that are told of
 TEXTS, DOMAINS = 8, 64  # at most

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from umaserve.cache.entry import Entry, Part
 from umaserve.engine.cells.accounting import cells_used
-from umaserve.policy.cost.model import predict
+from umaserve.engine.cells.sequences import Sequences
+from umaserve.policy.cost.model import CostModel, predict
 from umaserve.wire import table as t
 
 from .copies import Pieces, WholeStates
 
-if TYPE_CHECKING:
-    from umaserve.engine.cells.sequences import Sequences
-    from umaserve.policy.cost.model import CostModel
-
-
-@dataclass(slots=True)
-class Restoring:
-    """A row whose known beginning is on its way into its sequence, part by part."""
-
-    slot: int
-    parts: list[Part]
-
 
 class Restorer:
-    """``on_end`` hears of each row that has what is known of it.  For the loop's thread."""
+    """``on_end`` hears of each row that has what is known of it.  For the loop's thread.
+
+    ``parts`` are those on their way, by slot.
+    """
 
     def __init__(
         self, table: t.SessionTable, sequences: Sequences, cost: CostModel,
@@ -35,12 +25,7 @@ class Restorer:
     ) -> None:  # fmt: skip
         self._table, self._sequences, self._cost = table, sequences, cost
         self._copies, self._n_ctx, self._on_end = copies, n_ctx, on_end
-        self._jobs: list[Restoring] = []
-
-    @property
-    def slots(self) -> list[int]:
-        """Rows whose beginnings are on their way."""
-        return [job.slot for job in self._jobs]
+        self.parts: dict[int, list[Part]] = {}
 
     def pays(self, slot: int, known: int) -> bool:
         """Whether copying so many tokens is faster than computing them."""
@@ -55,18 +40,9 @@ class Restorer:
 
     def begin(self, slot: int, parts: list[Part], at_once: bool) -> None:
         """Restore ``parts`` of a row that has got an empty sequence; ``at_once`` what is there."""
-        job = Restoring(slot, parts)
-        self._jobs.append(job)
+        self.parts[slot] = parts
         if at_once:
-            self._restore_all(job)
-
-    def leave(self, slot: int) -> None:
-        """The row's sequence is being taken away."""
-        self._jobs = [each for each in self._jobs if each.slot != slot]
-
-    def clear(self) -> None:
-        """Nothing is restored any more."""
-        self._jobs.clear()
+            self._restore_all(slot)
 
     def step(self, at_once: bool) -> list[int] | None:
         """Restore a part, or all where that is ``at_once``; return the rows that have all now.
@@ -74,40 +50,45 @@ class Restorer:
         Return None where there was nothing to restore.
         """
         filled: list[int] | None = None
-        for job in sorted(self._jobs, key=lambda job: int(self._table.lane[job.slot])):
-            if not _is_there(job):
+        for slot in sorted(self.parts, key=lambda slot: int(self._table.lane[slot])):
+            if not self._is_there(slot):
                 continue
             filled = filled or []
             if at_once:
-                self._restore_all(job)
+                self._restore_all(slot)
             else:
-                self._restore_one(job)
-            if job not in self._jobs:
-                filled.append(job.slot)
+                self._restore_one(slot)
+            if slot not in self.parts:
+                filled.append(slot)
             if not at_once:
                 break
         return filled
 
-    def _restore_all(self, job: Restoring) -> None:
-        """As many parts of a row as are in memory."""
-        while job in self._jobs and _is_there(job):
-            self._restore_one(job)
+    def _is_there(self, slot: int) -> bool:
+        """Whether the next part of a row is in memory, or will not come."""
+        return not any(entry.comes for entry in _needed(self.parts[slot][0]))
 
-    def _restore_one(self, job: Restoring) -> None:
+    def _restore_all(self, slot: int) -> None:
+        """As many parts of a row as are in memory."""
+        while slot in self.parts and self._is_there(slot):
+            self._restore_one(slot)
+
+    def _restore_one(self, slot: int) -> None:
         """The next part of a row."""
-        table, part = self._table, job.parts[0]
+        table, parts = self._table, self.parts[slot]
+        part = parts[0]
         if not all(entry.data.size for entry in _needed(part)):
-            job.parts.clear()  # a damaged file, or it was evicted again: it is computed
-        elif self._restore(job.slot, part):
-            table.n_past[job.slot] = part.end
-            del job.parts[0]
+            parts.clear()  # a damaged file, or it was evicted again: it is computed
+        elif self._restore(slot, part):
+            table.n_past[slot] = part.end
+            del parts[0]
         else:  # nobody knows what went wrong: the row begins with nothing
-            table.n_past[job.slot] = 0
-            job.parts.clear()
+            table.n_past[slot] = 0
+            parts.clear()
         table.header.cells_used = cells_used(table)  # no tick may come while a file is read
-        if not job.parts:
-            self._jobs.remove(job)
-            self._on_end(job.slot)
+        if not parts:
+            del self.parts[slot]
+            self._on_end(slot)
 
     def _restore(self, slot: int, part: Part) -> bool:
         """Restore a part.  A whole state may be longer than the row: it gets the held cells."""
@@ -121,14 +102,9 @@ class Restorer:
     def check(self) -> None:
         """Raise AssertionError where a row does not wait for what is restored."""
         table = self._table
-        for job in self._jobs:
-            assert table.state[job.slot] == t.WAITING and table.seq[job.slot] >= 0
-            assert table.n_past[job.slot] < job.parts[-1].end
-
-
-def _is_there(job: Restoring) -> bool:
-    """Whether the next part of a row is in memory, or will not come."""
-    return not any(entry.comes for entry in _needed(job.parts[0]))
+        for slot, parts in self.parts.items():
+            assert table.state[slot] == t.WAITING and table.seq[slot] >= 0
+            assert table.n_past[slot] < parts[-1].end
 
 
 def _needed(part: Part) -> list[Entry]:

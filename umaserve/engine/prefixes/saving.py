@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from umaserve.policy.cost.model import predict
+from umaserve.llama import Context
+from umaserve.policy.cost.model import CostModel, predict
 from umaserve.wire import table as t
 
 from .checkpoints import Checkpoints
@@ -15,10 +14,6 @@ from .disk_texts import DiskTexts
 from .late_texts import WORTH_A_COPY, Text
 from .memory_share import MemoryShare
 from .row_texts import RowTexts
-
-if TYPE_CHECKING:
-    from umaserve.llama import Context
-    from umaserve.policy.cost.model import CostModel
 
 
 class Saver:

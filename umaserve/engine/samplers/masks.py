@@ -14,8 +14,7 @@ from umaserve.engine.native.calls import (
     now_ns,
     stores_first,
 )
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.sampling import params as p
 from umaserve.sampling.ahead import MADE_BITS
 from umaserve.sampling.mask import LATE

@@ -30,8 +30,7 @@ from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,
     call_i64_i32_ptr_i64,
 )
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record, ints
 from umaserve.sampling import counted as c
 from umaserve.sampling.params import SLOW

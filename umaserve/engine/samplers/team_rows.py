@@ -11,16 +11,12 @@ engine's for as long as it lives.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import carray, cfunc, types
-from numba.extending import intrinsic
 
 from umaserve.engine.model.thread_places import Places
 from umaserve.engine.native.calls import call_i32, call_i64_ptr_ptr_i32_i32
-from umaserve.jit.compiled import njit
+from umaserve.jit.compiled import njit, pointer
 from umaserve.jit.record import Record, address_of, ints
 from umaserve.sampling.params import Settings
 from umaserve.sampling.sampler import Rows, Scratch, sample_rows
@@ -87,24 +83,6 @@ def make_team(
     return team, scratches
 
 
-def _pointer_to(numba_type: Any, llvm_type: Any) -> Any:
-    @intrinsic
-    def pointer(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.inttoptr(args[0], ir.PointerType(llvm_type))
-
-        return types.CPointer(numba_type)(types.int64), codegen
-
-    return pointer
-
-
-_int32 = _pointer_to(types.int32, ir.IntType(32))
-_int64 = _pointer_to(types.int64, ir.IntType(64))
-_uint64 = _pointer_to(types.uint64, ir.IntType(64))
-_float32 = _pointer_to(types.float32, ir.FloatType())
-_float64 = _pointer_to(types.float64, ir.DoubleType())
-
-
 @njit(nogil=True, cache=True)
 def share(n, others, thread):
     """Rows ``start:stop`` of one of ``others`` threads, or of the caller (-1), who has the first
@@ -120,61 +98,43 @@ def share(n, others, thread):
 def _part(data):
     """Sample the calling thread's share of the rows; libgomp runs this on each thread."""
     team = carray(data, 1, TEAM)[0]
-    arrays = team.arrays
     thread = call_i32(team.number)
     parts = min(team.threads, team.with_scratch, team.rows)
     if thread >= parts:
         return
     start, stop = share(team.rows, parts - 1, thread - 1)
-    a = arrays[0]
-    slots = carray(_int32(a[0]), (a[1],))
-    a = arrays[1]
-    addresses = carray(_int64(a[0]), (a[1],))
-    a = arrays[2]
-    real = carray(_float64(a[0]), (a[1], a[2]))
-    a = arrays[3]
-    whole = carray(_int64(a[0]), (a[1], a[2]))
-    a = arrays[4]
-    bias_ids = carray(_int32(a[0]), (a[1], a[2]))
-    a = arrays[5]
-    bias_values = carray(_float32(a[0]), (a[1], a[2]))
-    a = arrays[6]
-    tokens = carray(_int32(a[0]), (a[1], a[2]))
-    a = arrays[7]
-    n_tokens = carray(_int32(a[0]), (a[1],))
-    a = arrays[8]
-    n_prompt = carray(_int32(a[0]), (a[1],))
-    a = arrays[9]
-    eog = carray(_int32(a[0]), (a[1],))
-    a = arrays[10]
-    sampled = carray(_int32(a[0]), (a[1],))
-    a = arrays[11]
-    logprob = carray(_float32(a[0]), (a[1], a[2]))
-    a = arrays[12]
-    top_ids = carray(_int32(a[0]), (a[1], a[2], a[3]))
-    a = arrays[13]
-    top_logprobs = carray(_float32(a[0]), (a[1], a[2], a[3]))
-    own = OF_ALL + SCRATCH * thread
-    a, b, d = arrays[own], arrays[own + 1], arrays[own + 2]
-    e, f, g = arrays[own + 3], arrays[own + 4], arrays[own + 5]
-    h, i, j = arrays[own + 6], arrays[own + 7], arrays[own + 8]
-    k = arrays[own + 9]
+    a, own = team.arrays, team.arrays[OF_ALL + SCRATCH * thread :]
     work = Scratch(
-        carray(_int32(a[0]), (a[1],)),
-        carray(_float32(b[0]), (b[1],)),
-        carray(_uint64(d[0]), (d[1],)),
-        carray(_float32(e[0]), (e[1],)),
-        carray(_float32(f[0]), (f[1],)),
-        carray(_int32(g[0]), (g[1],)),
-        carray(_int32(h[0]), (h[1],)),
-        carray(_int32(i[0]), (i[1],)),
-        carray(_float32(j[0]), (j[1],)),
-        carray(_int64(k[0]), (k[1],)),
+        carray(pointer(own[0, 0]), (own[0, 1],), np.int32),
+        carray(pointer(own[1, 0]), (own[1, 1],), np.float32),
+        carray(pointer(own[2, 0]), (own[2, 1],), np.uint64),
+        carray(pointer(own[3, 0]), (own[3, 1],), np.float32),
+        carray(pointer(own[4, 0]), (own[4, 1],), np.float32),
+        carray(pointer(own[5, 0]), (own[5, 1],), np.int32),
+        carray(pointer(own[6, 0]), (own[6, 1],), np.int32),
+        carray(pointer(own[7, 0]), (own[7, 1],), np.int32),
+        carray(pointer(own[8, 0]), (own[8, 1],), np.float32),
+        carray(pointer(own[9, 0]), (own[9, 1],), np.int64),
     )
     rows = Rows(
-        slots, addresses, team.n_vocab, Settings(real, whole, bias_ids, bias_values), tokens,
-        n_tokens, n_prompt, eog, sampled, logprob, top_ids, top_logprobs,
-    )  # fmt: skip
+        carray(pointer(a[0, 0]), (a[0, 1],), np.int32),
+        carray(pointer(a[1, 0]), (a[1, 1],), np.int64),
+        team.n_vocab,
+        Settings(
+            carray(pointer(a[2, 0]), (a[2, 1], a[2, 2]), np.float64),
+            carray(pointer(a[3, 0]), (a[3, 1], a[3, 2]), np.int64),
+            carray(pointer(a[4, 0]), (a[4, 1], a[4, 2]), np.int32),
+            carray(pointer(a[5, 0]), (a[5, 1], a[5, 2]), np.float32),
+        ),
+        carray(pointer(a[6, 0]), (a[6, 1], a[6, 2]), np.int32),
+        carray(pointer(a[7, 0]), (a[7, 1],), np.int32),
+        carray(pointer(a[8, 0]), (a[8, 1],), np.int32),
+        carray(pointer(a[9, 0]), (a[9, 1],), np.int32),
+        carray(pointer(a[10, 0]), (a[10, 1],), np.int32),
+        carray(pointer(a[11, 0]), (a[11, 1], a[11, 2]), np.float32),
+        carray(pointer(a[12, 0]), (a[12, 1], a[12, 2], a[12, 3]), np.int32),
+        carray(pointer(a[13, 0]), (a[13, 1], a[13, 2], a[13, 3]), np.float32),
+    )
     sample_rows(team.first + start, stop - start, rows, work)
 
 

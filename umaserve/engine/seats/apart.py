@@ -62,5 +62,5 @@ class Apart:
         need = min(int(table.n_prompt[slot] + table.max_tokens[slot]), loaded.n_positions)
         context = self.kept.ready(need)
         if isinstance(context, str):
-            self._seats.fail([slot], "E_LIMIT_003", context, empty=True)
+            self._seats.fail([slot], "E_LIMIT_003", context)
         return isinstance(context, AsideContext)

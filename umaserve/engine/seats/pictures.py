@@ -18,6 +18,7 @@ from umaserve.engine.cells import accounting as cells
 from umaserve.engine.model.abilities import has_several_dimensions
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import place_threads
+from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.engine.ticks.records import Flight
@@ -212,22 +213,17 @@ class Pictures:
     ) -> int:
         """``llama_decode`` of embeddings; returns its status."""
         loaded, ffi, n = self._loaded, self._ffi, embeddings.size // self._n_embd
-        counts, seqs = np.ones(n, np.int32), np.full(n, seq, np.int32)
-        seq_ids = seqs.ctypes.data + 4 * np.arange(n, dtype=np.uintp)
-        logits = np.zeros(n, np.int8)
-        batch = ffi.new("struct llama_batch *")
-        batch.n_tokens, batch.token = n, ffi.NULL
-        batch.embd = ffi.cast("float *", embeddings.ctypes.data)
-        batch.pos = ffi.cast("llama_pos *", positions.ctypes.data)
-        batch.n_seq_id = ffi.cast("int32_t *", counts.ctypes.data)
-        batch.seq_id = ffi.cast("llama_seq_id **", seq_ids.ctypes.data)
-        batch.logits = ffi.cast("int8_t *", logits.ctypes.data)
+        batch = Batch(ffi, n, 1)
+        batch.arrays.seq[:], batch.arrays.n_tokens[0] = seq, n
+        batch.struct.token = ffi.NULL
+        batch.struct.embd = ffi.cast("float *", embeddings.ctypes.data)
+        batch.struct.pos = ffi.cast("llama_pos *", positions.ctypes.data)
         place_threads(loaded.places, max(loaded.n_threads, loaded.n_threads_batch))
         context = loaded.context
         if non_causal:
             self._lib.llama_set_causal_attn(context.pointer, False)
         try:
-            status = int(self._lib.uma_decode(context.pointer, batch))
+            status = int(self._lib.uma_decode(context.pointer, batch.struct))
             context.synchronize()
         finally:
             if non_causal:

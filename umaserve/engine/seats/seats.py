@@ -19,7 +19,7 @@ from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.drafting.records import Drafts
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.native.status import GIVEN_UP, NO_KV_SLOT, NO_LOGITS
-from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -33,7 +33,7 @@ class Seats:
     """
 
     def __init__(
-        self, setup: Setup, sequences: Sequences, prefixes: Prefixes, beside: Beside,
+        self, setup: Setup, sequences: Sequences, prefixes: Prefixes, beside: PrefillWorker,
         aside: np.ndarray, drafts: Drafts,
     ) -> None:  # fmt: skip
         self._table, self._loaded, self._control = setup.table, setup.loaded, setup.control
@@ -53,9 +53,7 @@ class Seats:
     def free_held(self) -> None:
         """Free all that is held, which is saved first: somebody needs an empty cache."""
         self.prefixes.save_late()
-        sequences = self.sequences
-        while sequences.next_turns:
-            sequences.let_go(sequences.next_turns.oldest())
+        self.sequences.let_all_go()
 
     def park(self, slot: int, keep: bool = True) -> None:
         """Take sequence and cells from a row; ``keep`` what they hold, or compute it again."""
@@ -74,10 +72,9 @@ class Seats:
         libllama puts the states of a tick side by side, and moves others out of their way while it
         computes.  Where it stops, a moved state is half what it was.
         """
-        table, sequences = self._table, self.sequences
+        table = self._table
         self.prefixes.late.clear()
-        while sequences.next_turns:
-            sequences.let_go(sequences.next_turns.oldest())
+        self.sequences.let_all_go()
         for slot in np.flatnonzero(table.seq >= 0).tolist():
             if slot in given_up or table.isolate[slot] == t.APART:
                 continue
@@ -98,21 +95,16 @@ class Seats:
         self.park(slot)
         return True
 
-    def leave(self, slot: int, empty: bool = False) -> None:
-        """Free all that an ended row has in the engine.
-
-        ``empty``: the row has no cells, so libllama need not look through all of them.
-        """
-        ended = None
-        if not empty:
-            beside_streams = self.somebody_decodes()
-            ended = self._ended(slot, beside_streams)
-            if ended is not None:
-                self.prefixes.keep_later(slot, ended)
-            else:
-                self.prefixes.keep(slot, not beside_streams)
-            self._remember_text(slot)
-        self.drop_sequence(slot, empty, ended)
+    def leave(self, slot: int) -> None:
+        """Free all that an ended row has in the engine."""
+        beside_streams = self.somebody_decodes()
+        ended = self._ended(slot, beside_streams)
+        if ended is not None:
+            self.prefixes.keep_later(slot, ended)
+        else:
+            self.prefixes.keep(slot, not beside_streams)
+        self._remember_text(slot)
+        self.drop_sequence(slot, ended)
         self.prefixes.unpark(slot)
 
     def _ended(self, slot: int, beside_streams: bool) -> Ended | None:
@@ -138,23 +130,23 @@ class Seats:
             domain, first = int(drafts.domain[slot]), int(table.cached[slot])
             remember(drafts.ring, domain, table.tokens[slot], first, int(table.n_tokens[slot]))
 
-    def end(self, slot: int, reason: int, empty: bool = False) -> None:
+    def end(self, slot: int, reason: int) -> None:
         """A row is finished.  The state goes last: it is what the front looks at."""
         table = self._table
         if reason == t.REASON_ERROR:
             self.prefixes.forget(slot)
-        self.leave(slot, empty)
+        self.leave(slot)
         table.in_tick[slot] = 0
         table.reason[slot] = reason
         stores_first()
         table.state[slot] = t.DONE
+        self._control.wake()
 
-    def fail(self, slots: Sequence[int], code: str, text: str, empty: bool = False) -> None:
+    def fail(self, slots: Sequence[int], code: str, text: str) -> None:
         """End requests with an error."""
         self._control.send(m.Failed(self._table.serial[slots].tolist(), code, text))
         for slot in slots:
-            self.end(slot, t.REASON_ERROR, empty)
-        self._control.wake()
+            self.end(slot, t.REASON_ERROR)
 
     def decode_failed(self, status: int, slots: list[int]) -> None:
         """Make room for a batch that ``llama_decode`` refused, or end its requests."""
@@ -170,7 +162,7 @@ class Seats:
             text = "libllama has no logits of a batch that it decoded"
         self.fail(slots, "E_RUNTIME_001", text)
 
-    def drop_sequence(self, slot: int, empty: bool = False, ended: Ended | None = None) -> None:
+    def drop_sequence(self, slot: int, ended: Ended | None = None) -> None:
         """Take the KV sequence from a row; its cells are free afterwards, or held (``ended``)."""
         table = self._table
         seq = int(table.seq[slot])
@@ -178,7 +170,7 @@ class Seats:
         self._aside[slot] = 0
         self.prefixes.leave(slot)
         if seq >= 0:
-            self.sequences.give_back(seq, empty, ended)
+            self.sequences.give_back(seq, ended)
             table.seq[slot] = -1
         table.n_past[slot] = 0
         table.header.cells_used = cells.cells_used(table)

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from umaserve.engine.model.loaded import Setup
-from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.wire import table as t
 
 from .apart import Apart
@@ -44,7 +44,7 @@ class Trials:
 
     def __init__(
         self, setup: Setup, seats: Seats, seating: Seating, full: FullRows, apart: Apart,
-        beside: Beside,
+        beside: PrefillWorker,
     ) -> None:  # fmt: skip
         self._table, self._control, self._context = setup.table, setup.control, setup.loaded.context
         self._seats, self._seating, self._full = seats, seating, full

@@ -13,7 +13,7 @@ import numpy as np
 
 from umaserve.engine.model.adapters import domain_of
 from umaserve.engine.model.loaded import Setup
-from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.engine.ticks.records import Flight
 from umaserve.wire import messages as m
@@ -32,7 +32,9 @@ class AdapterTurns:
     ``aside`` is the policy's column, in which a row that pauses is marked as not fed.
     """
 
-    def __init__(self, setup: Setup, aside: np.ndarray, flight: Flight, beside: Beside) -> None:
+    def __init__(
+        self, setup: Setup, aside: np.ndarray, flight: Flight, beside: PrefillWorker
+    ) -> None:
         self._table, self._context = setup.table, setup.loaded.context
         self._sets, self._aside = setup.loaded.adapters, aside
         self._flight, self._beside = flight, beside

@@ -61,11 +61,8 @@ def _sum(data):
 
 
 def _last_level_cache() -> int:
-    sizes = [_sysconf(f"SC_LEVEL{level}_{kind}") for level, kind in _LEVELS]
+    sizes = [_sysconf(f"SC_LEVEL{level}_CACHE_SIZE") for level in (2, 3, 4)]
     return max(*sizes, 0) or _DEFAULT_CACHE
-
-
-_LEVELS = ((2, "CACHE_SIZE"), (3, "CACHE_SIZE"), (4, "CACHE_SIZE"))
 
 
 def _sysconf(name: str) -> int:

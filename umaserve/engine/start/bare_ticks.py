@@ -6,16 +6,13 @@ For the loop's thread, while no session has cells: whatever is in the cache is f
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.wire.header import AbortWords
+from umaserve.wire.header import AbortWords
 
 PAST = 32
 

@@ -8,12 +8,9 @@ may be known from an earlier start (`umaserve.engine.model.cost_keeper`); kernel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from .bare_ticks import BareTicks
 from .probe import LONGEST_MS
-
-if TYPE_CHECKING:
-    from .bare_ticks import BareTicks
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 64)
 PROMPTS = (16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048)

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 
 from umaserve.engine.model.loaded import Setup
-from umaserve.engine.prefill.beside import Beside
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, predict
 from umaserve.policy.processor.slices import SLICED_CHUNK
@@ -29,7 +29,7 @@ Steps = Iterator[None]
 class Measures:
     """``n_rows``: most rows that decode in a tick."""
 
-    def __init__(self, setup: Setup, cost: CostModel, beside: Beside, n_rows: int) -> None:
+    def __init__(self, setup: Setup, cost: CostModel, beside: PrefillWorker, n_rows: int) -> None:
         self._setup, self._cost, self._beside, self._n_rows = setup, cost, beside, n_rows
         self._words = setup.table.abort
         self._prober = Prober(setup.loaded, cost, self._words)
@@ -81,8 +81,8 @@ class Measures:
 
     def slices(self) -> Steps:
         """Chunks between the ticks of a processor, where the smallest is no long one."""
-        start, worker = self._setup.start, self._beside.worker
-        if worker is None or not worker.sliced or not start.probe:
+        start, worker = self._setup.start, self._beside
+        if not worker.sliced or not start.probe:
             return
         if self._cost.parts[CHUNK_SIZES <= SLICED_CHUNK].any():
             return  # use will tell about the others

@@ -8,7 +8,6 @@ and memory for tables that few requests would have filled.
 from __future__ import annotations
 
 import mmap
-import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from umaserve.engine.samplers.rows import RowPool, touch_scratch
+from umaserve.models.identity import model_files
 from umaserve.sampling.sampler import Scratch
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -26,7 +26,6 @@ STAGE = "pretouch"
 MOST_TABLE_BYTES = 1 << 30  # of tables whose size grows with sessions times context
 PIECE = 16 << 20  # bytes of the weights between two looks at the front
 REPORT_S = 0.1
-_SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 Report = Callable[[int], bool]  # bytes done; False ends the touching
 
@@ -52,7 +51,8 @@ def pretouch(
     held += _arrays(tuple(scratches))
     unique = {(a.ctypes.data, a.nbytes): a for a in held if a.size and a.flags.writeable}
     arrays = within(unique.values(), MOST_TABLE_BYTES)
-    files = weight_files(Path(start.model_path)) if start.use_mmap and not start.use_mlock else []
+    mapped = start.use_mmap and not start.use_mlock
+    files = [path for path in model_files(start.model_path) if mapped and path.exists()]
     total = sum(array.nbytes for array in arrays) + sum(file.stat().st_size for file in files)
     done, last = 0, 0.0
 
@@ -101,16 +101,6 @@ def touch_array(array: np.ndarray) -> None:
     pages = flat[:: mmap.PAGESIZE]
     np.bitwise_or(pages, 0, out=pages)
     flat[-1:] |= 0
-
-
-def weight_files(path: Path) -> list[Path]:
-    """The model's file, or all files of one that is split (``NAME-00001-of-00003.gguf``)."""
-    split = _SPLIT.search(path.name)
-    if split is None:
-        return [path]
-    stem = path.name[: split.start()]
-    names = [f"{stem}-{i + 1:05}-of-{split[1]}.gguf" for i in range(int(split[1]))]
-    return [path.with_name(name) for name in names if path.with_name(name).exists()]
 
 
 def touch_file(path: Path, report: Report) -> bool:

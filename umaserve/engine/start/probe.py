@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from umaserve.engine.model.loaded import Loaded
 from umaserve.policy.cost.model import FADED, ROW_EDGES, CostModel, is_known, learn, predict
+from umaserve.wire.header import AbortWords
 
 from .bare_ticks import BareTicks, depth
-
-if TYPE_CHECKING:
-    from umaserve.engine.model.loaded import Loaded
-    from umaserve.wire.header import AbortWords
 
 PROBE_S = 4.0  # spent in all by one engine
 LONGEST_MS = 500.0  # no tick of the probe is expected to take longer

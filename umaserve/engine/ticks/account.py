@@ -5,8 +5,7 @@ from __future__ import annotations
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.native.calls import now_ns, stores_first, wake
 from umaserve.engine.samplers.rows import take_counts
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER, PHASE
+from umaserve.jit.compiled import INNER, PHASE, njit
 from umaserve.policy.base import (
     FLAG_ASIDE,
     FLAG_GUARDED,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from umaserve.engine.prefill.chunk_stack import choose_owner, next_part_ms, next_part_tokens
 from umaserve.engine.prefill.orders import give_orders, grant_chunk
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import BACK_WAIT_MS, KIND_DECODE
 from umaserve.policy.cost.model import is_known
 from umaserve.policy.processor.slices import learn_longest

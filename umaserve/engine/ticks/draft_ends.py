@@ -7,8 +7,7 @@ from umaserve.engine.drafting.phases import settle_drafts
 from umaserve.engine.drafting.records import NEVER
 from umaserve.engine.drafting.speaker import KEPT
 from umaserve.engine.native.calls import now_ns, wake
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import PHASE
+from umaserve.jit.compiled import PHASE, njit
 from umaserve.wire import table as t
 
 BUSY_DECODE, BUSY_IDLE = t.BUSY_DECODE, t.BUSY_IDLE

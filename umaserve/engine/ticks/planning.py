@@ -13,8 +13,7 @@ from umaserve.engine.native.batch import fill, fill_up, keep_shapes, stop_at_che
 from umaserve.engine.native.calls import call_i64_ptr_i32_i32, now_ns, readable
 from umaserve.engine.prefill.chunk_stack import run_parts, waits
 from umaserve.engine.samplers.masks import ask_ahead
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER, PHASE
+from umaserve.jit.compiled import INNER, PHASE, njit
 from umaserve.policy.base import BANDWIDTH, Tick
 from umaserve.policy.bytes import bandwidth
 from umaserve.policy.guarded import plan_tick

@@ -10,11 +10,12 @@ from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.ways import Ways
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.calls import Native
-from umaserve.engine.prefill.beside import Beside
+from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
 from umaserve.engine.samplers.team_rows import make_team
 from umaserve.jit.direct import Direct
 from umaserve.llama.traffic import Traffic
+from umaserve.models.gguf import check_gguf
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs, Memory, Plan, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
@@ -52,8 +53,8 @@ class Ticks:
         self.team_scratches: list[Scratch] = []
         self._pool = self._start_pool()
         self._traffic = Traffic.of(
-            loaded.model, type_k=start.type_k, type_v=start.type_v, n_ubatch=loaded.n_ubatch,
-            experts_used=start.experts_used,
+            check_gguf(loaded.model.path), type_k=start.type_k, type_v=start.type_v,
+            n_ubatch=loaded.n_ubatch, experts_used=start.experts_used,
         )  # fmt: skip
         self.budget = Budget.of(start.bmt_budget)
         self.memory = Memory.fresh(start.n_slots)
@@ -80,7 +81,7 @@ class Ticks:
         )  # fmt: skip
         return pool._replace(team=team)
 
-    def arrange(self, ways: Ways, beside: Beside) -> None:
+    def arrange(self, ways: Ways, beside: PrefillWorker) -> None:
         """Put together what the compiled ticks take; again after threads or worker changed."""
         start, loaded = self._setup.start, self._setup.loaded
         self.knobs = Knobs(

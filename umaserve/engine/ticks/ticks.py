@@ -23,8 +23,7 @@ from umaserve.engine.native.calls import (
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
 from umaserve.engine.samplers.masks import ask_for_masks, await_masks
 from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER, PHASE
+from umaserve.jit.compiled import INNER, PHASE, njit
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 

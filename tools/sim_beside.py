@@ -12,8 +12,7 @@ import numpy as np
 
 from umaserve.engine.ticks.beside import UNLIKE, note_shape
 from umaserve.engine.ticks.records import Facts, Flight
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
 
 NS = 1_000_000  # per millisecond

@@ -14,8 +14,7 @@ import numpy as np
 
 from umaserve.engine.cells.accounting import MARGIN
 from umaserve.engine.ticks.account import learn_tick
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import (
     FLAG_SPENT,

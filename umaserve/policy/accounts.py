@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 ALL = 0  # the account of all programs together
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import AGEING, BACK_WAIT_MS
 
 

@@ -7,8 +7,7 @@ does, but an interactive prompt waits: it goes first.  Neither: throughput under
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .base import (
     FLAG_ASIDE,

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .base import ERROR_BUDGET, FLAG_GUARDED, KIND_DECODE
 from .cost.model import is_known, learn_tail, row_class

@@ -8,8 +8,7 @@ The tokens after it come as fast as they can until the mean holds again.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .base import KIND_DECODE, KIND_PROMPT
 from .cost.model import efficient_chunk, predict

@@ -8,8 +8,7 @@ comes.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .base import KIND_ASIDE, KIND_BACK_PROMPT, KIND_PROMPT
 from .cost.model import predict

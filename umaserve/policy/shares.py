@@ -17,8 +17,7 @@ service (Nuyens and Wierman 2008) by program for prompts.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .accounts import account_of
 from .base import (

@@ -10,8 +10,7 @@ This is least attained service (Nuyens and Wierman 2008), by program, with a rat
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 
 from .accounts import ALL, account_of

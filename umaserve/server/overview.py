@@ -18,7 +18,6 @@ from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
 if TYPE_CHECKING:
-    from umaserve.protocol import Limits
     from umaserve.server.engines.handle import EngineHandle
     from umaserve.server.figures.scorecard import Scorecard
     from umaserve.server.requests.service import Service

@@ -7,8 +7,7 @@ work then waits for.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import (
     BANDWIDTH,
     FLAG_TRIMMED,

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record
 
 # largest number of decoding rows, and of prompt tokens, in each class

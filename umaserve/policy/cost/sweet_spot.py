@@ -8,8 +8,7 @@ programming over the number of decoders.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 
 from .model import predict, row_class
 

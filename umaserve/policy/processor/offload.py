@@ -7,8 +7,7 @@ price is one thread fewer for the ticks, paid only while it keeps interactive st
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import (
     ASIDE,
     GUARD,

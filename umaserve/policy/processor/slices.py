@@ -10,8 +10,7 @@ free, merging does.  Where one row keeps the cores busy, slices do.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import (
     ERROR_BUDGET,
     FLAG_ASIDE,

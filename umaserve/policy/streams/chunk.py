@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import AGEING, KIND_PROMPT, SINCE_INTERACTIVE
 from umaserve.policy.cost.model import largest_chunk, predict
 from umaserve.policy.fairness import waited_ms

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import KIND_BACK_DECODE, KIND_BACK_PROMPT, SINCE_DECODE, SINCE_PROMPT
 from umaserve.policy.cost.model import largest_chunk, predict
 from umaserve.policy.fairness import is_late

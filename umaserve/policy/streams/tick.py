@@ -5,8 +5,7 @@ Each step returns what it decided; `plan_streams` fills the plan.
 
 from __future__ import annotations
 
-from umaserve.jit.compiled import njit
-from umaserve.jit.inner import INNER
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import (
     FLAG_GUARDED,
     FLAG_SKIPPED_PREFILL,

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from umaserve.engine.prefixes.saving import Saver
+from umaserve.policy.cost.model import CostModel, learn
 from umaserve.wire import table as t
 
 
 @pytest.mark.parametrize(
     ("copy_ms", "streams", "at_end", "while_it_runs"),
     [
-        (0.3, True, False, False),
-        (0.3, False, True, False),
+        (3.0, True, False, False),
+        (3.0, False, True, False),
+        (1.0, True, True, True),  # a slow accelerator: computing takes 20 ms
         (0.0, True, True, True),  # a processor's copies are cheap
     ],
 )
@@ -28,7 +30,10 @@ def test_a_text_is_saved_where_it_delays_no_stream(
     )
     copies = SimpleNamespace(restore_ms=lambda tokens: copy_ms, cuts=True, step=100)
     texts = SimpleNamespace(domains={0: "a"})
-    saver = Saver(table, None, copies, texts, None, None)  # type: ignore[arg-type]
+    cost = CostModel.unknown()
+    for _ in range(20):
+        learn(cost, 0, 0, 100, 50.0, 20.0)
+    saver = Saver(table, cost, copies, texts, None, None)  # type: ignore[arg-type]
     assert saver.is_busy == while_it_runs
     saver._save_one = saved.append  # type: ignore[method-assign,assignment]
     saver.save_running(at_once=not streams)

@@ -103,7 +103,9 @@ def spied_sequences(path: str) -> None:
 
 
 @once_numba_may_load
-def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
+def spied_next_turns(
+    path: str, graph: bool = False, late: str = "", dear: bool = False
+) -> None:
     """Of each row that goes on in cells that were held: its tokens there, and what is held yet.
 
     And of each row whose text is saved later: its tokens.
@@ -111,13 +113,17 @@ def spied_next_turns(path: str, graph: bool = False, late: str = "") -> None:
     The processor's engine holds no cells, so it gets sequences for them.  It measures nothing in
     pauses, for which the cache is emptied.  ``graph``: it takes each pause to make the graph of a
     short prompt ready.  ``late``: "beside" streams that are always said to be there, texts
-    that end are saved later, or "never" while their cells are held.
+    that end are saved later, or "never" while their cells are held.  ``dear``: copies take so long
+    that none is made beside streams.
     """
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.idle_work import IdleWork
     from umaserve.engine.model import abilities, boot
     from umaserve.engine.prefill.ready_graph import ReadyGraph
+    from umaserve.engine.prefixes.saving import Saver
 
+    if dear:
+        Saver.is_cheap = property(lambda self: False)  # type: ignore[assignment,method-assign]
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
     go_on, let_go = Sequences.go_on, Sequences.let_go
 

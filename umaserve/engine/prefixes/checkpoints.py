@@ -14,7 +14,7 @@ from umaserve.wire import table as t
 
 from .copies import WholeStates
 
-SHARE = 0.1  # of the time of a prompt's part, at most, for copying what cannot be cut
+SHARE = 0.1  # of the time of computing some tokens, at most, for copying them beside streams
 
 
 class Checkpoints:

@@ -221,7 +221,7 @@ class Prefixes:
         if self.domain(slot) is not None and not self._texts.is_alone(slot):
             text = self._saver.text(slot, ended.tokens.size)
             text.tokens = ended.tokens
-            self.late.put(text, ended, is_dropped=self.cuts)
+            self.late.put(text, ended, not self._saver.is_cheap)
 
     def save_late(self, wanted: Callable[[], object] = lambda: False) -> None:
         """Save held texts, until something is ``wanted``."""

@@ -8,7 +8,7 @@ from umaserve.llama import Context
 from umaserve.policy.cost.model import CostModel, predict
 from umaserve.wire import table as t
 
-from .checkpoints import Checkpoints
+from .checkpoints import SHARE, Checkpoints
 from .copies import Pieces, WholeStates
 from .disk_texts import DiskTexts
 from .late_texts import WORTH_A_COPY, Text
@@ -26,14 +26,23 @@ class Saver:
         self.saved: dict[int, int] = {}
         self.checkpoints: Checkpoints | None = None  # of memory that cannot be cut
         self._table, self._cost, self._copies = table, cost, copies
-        self._is_cheap = copies.restore_ms(1) == 0.0
         self._texts, self._files, self._share = texts, files, share
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether copying a piece takes at most `SHARE` of computing it.
+
+        Else nothing is copied while streams wait: most texts are never asked for again.
+        """
+        copies, step = self._copies, self._copies.step
+        copy_ms = copies.restore_ms(step)
+        return not copy_ms or copy_ms <= SHARE * predict(self._cost, 0, 0, step, step / 2)
 
     @property
     def is_busy(self) -> bool:
         """Whether a piece can be saved before more than one tick runs."""
         domains = self._texts.domains
-        if self._is_cheap and any(map(self._has_piece, domains)):
+        if any(map(self._has_piece, domains)) and self.is_cheap:
             return True
         return not self._copies.cuts and any(map(self._is_prompt, domains))
 
@@ -51,9 +60,9 @@ class Saver:
     def save_running(self, at_once: bool) -> None:
         """Save a piece of a running row, or all pieces of all where that is ``at_once``.
 
-        On an accelerator a row is saved when it is over: its copies delay it.
+        Where copies are dear, a row is saved when it is over.
         """
-        for slot in list(self._texts.domains) if self._is_cheap else ():
+        for slot in list(self._texts.domains) if self.is_cheap else ():
             while self._has_piece(slot):
                 if not self._save_one(slot):
                     break
@@ -63,10 +72,9 @@ class Saver:
     def keep(self, slot: int, at_once: bool = True) -> None:
         """A row is over: save what is not saved yet, while its sequence has its cells.
 
-        ``at_once``: no stream waits meanwhile.  Else nothing is saved on an accelerator, where a
-        piece takes 10 ms and more if its cells are scattered, half of what computing it takes.
+        ``at_once``: no stream waits meanwhile.
         """
-        if slot not in self._texts.domains or not (at_once or self._is_cheap):
+        if slot not in self._texts.domains or not (at_once or self.is_cheap):
             return
         while self._table.n_past[slot] - self.saved.get(slot, 0) >= WORTH_A_COPY:
             if not self._save_one(slot):

@@ -1,6 +1,6 @@
 """GGUF files broken on purpose: no hang, no memory beyond the file's, no death that reaches us.
 
-The mutants are those of ``tools/mutate_gguf.py``: any of them can be made again from its number.
+The mutants are those of `tests.support.gguf_mutants`, each made again from its number.
 """
 
 from __future__ import annotations
@@ -17,25 +17,22 @@ from types import SimpleNamespace
 import pytest
 
 import build_llama
+from tests.support.gguf_mutants import fields as gguf_fields
+from tests.support.gguf_mutants import tiny as gguf_tiny
+from tests.support.gguf_mutants import trial as gguf_trial
+from tests.support.gguf_mutants.__main__ import Mutants
+from tests.support.gguf_mutants.model_mutations import put, scalar
 from tests.support.real_daemon import real, steering
 from tests.support.server_harness import DaemonProcess
 from umaserve import llama
 from umaserve.engine.model import boot
 from umaserve.engine.model.loaded import CannotLoad
 from umaserve.llama import purpose
+from umaserve.models.gguf import check_gguf
 from umaserve.wire import messages as m
 from umaserve.wire import table
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import gguf_fields  # noqa: E402
-import gguf_tiny  # noqa: E402
-import gguf_trial  # noqa: E402
-import mutate_gguf  # noqa: E402
-from gguf_model_mutations import put, scalar  # noqa: E402
-
-from umaserve.models.gguf import check_gguf  # noqa: E402
 
 UINT32, STRING = 4, 8
 
@@ -47,26 +44,26 @@ def library() -> llama.Library:
 
 
 @pytest.fixture(scope="module")
-def mutants(library: llama.Library) -> mutate_gguf.Mutants:
-    return mutate_gguf.Mutants(11, library.build.vocab_dir)
+def mutants(library: llama.Library) -> Mutants:
+    return Mutants(11, library.build.vocab_dir)
 
 
-def test_pieces_make_the_same_file_again(mutants: mutate_gguf.Mutants) -> None:
+def test_pieces_make_the_same_file_again(mutants: Mutants) -> None:
     for family, whole in mutants.whole.items():
         assert gguf_fields.parse(whole).write() == whole, family
 
 
-def test_a_mutant_is_the_same_each_time(mutants: mutate_gguf.Mutants) -> None:
-    again = mutate_gguf.Mutants(11, mutants.vocab_dir)
+def test_a_mutant_is_the_same_each_time(mutants: Mutants) -> None:
+    again = Mutants(11, mutants.vocab_dir)
     made = [mutants.make(number) for number in range(60)]
     assert made == [again.make(number) for number in reversed(range(60))][::-1]
     assert len({data for data, _ in made}) == 60
-    other = mutate_gguf.Mutants(12, mutants.vocab_dir)
+    other = Mutants(12, mutants.vocab_dir)
     assert all(other.make(number) != made[number] for number in range(60))
 
 
 def test_headers_are_refused_in_time_and_within_memory(
-    mutants: mutate_gguf.Mutants, tmp_path: Path
+    mutants: Mutants, tmp_path: Path
 ) -> None:
     """What the front and the engine do before libllama has the file; anything else raises."""
     found: Counter[str] = Counter()
@@ -83,7 +80,7 @@ def test_headers_are_refused_in_time_and_within_memory(
 def tried(tmp_path: Path, count: int, seed: int) -> Counter[str]:
     """Outcomes of so many mutants, in a process that holds no threads of other tests."""
     record = tmp_path / "record.jsonl"
-    command = [sys.executable, "-m", "tools.mutate_gguf", "--record", str(record)]
+    command = [sys.executable, "-m", "tests.support.gguf_mutants", "--record", str(record)]
     run = subprocess.run(
         [*command, "--count", str(count), "--seed", str(seed)],
         cwd=ROOT,

@@ -75,7 +75,7 @@ def test_with_a_second_thread_it_refuses_to_fork(module: str, threaded: dict[str
 @linux
 def test_files_are_tried_in_forks_of_one_thread_alone(threaded: dict[str, str]) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "tools.mutate_gguf", "--count", "1"], cwd=ROOT,
+        [sys.executable, "-m", "tests.support.gguf_mutants", "--count", "1"], cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), **threaded},
         capture_output=True, text=True, check=False, timeout=50,
     )  # fmt: skip

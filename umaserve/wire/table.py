@@ -203,6 +203,8 @@ class PieceTable:
     """
 
     def __init__(self, fd: int, n_vocab: int) -> None:
+        if (2 * n_vocab + 1) * 4 > PIECE_BYTES:
+            raise ValueError(f"the vocabulary's texts need more than {PIECE_BYTES} bytes")
         self._mapping = mmap.mmap(fd, PIECE_BYTES)
         self._offsets = np.frombuffer(self._mapping, np.int32, 2 * n_vocab + 1)
         self._at, self._start = self._offsets.data, self._offsets.nbytes

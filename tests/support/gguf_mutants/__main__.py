@@ -1,7 +1,7 @@
 """Break GGUF files on purpose, and see that nothing worse happens than a refusal.
 
-    python -m tools.mutate_gguf --count 100000 --seed 1
-    python -m tools.mutate_gguf --seed 1 --only 4711 --keep broken.gguf
+    python -m tests.support.gguf_mutants --count 100000 --seed 1
+    python -m tests.support.gguf_mutants --seed 1 --only 4711 --keep broken.gguf
 
 Mutant number N of a seed is of the family N modulo their count, and the same bytes every time. Each
 goes through the front's look at the header, the check before libllama, a load as the engine loads
@@ -26,14 +26,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads where children are forked
 
-import gguf_fields  # noqa: E402
-import gguf_mutations  # noqa: E402
-import gguf_tiny  # noqa: E402
-import gguf_trial  # noqa: E402
+from . import fields as gguf_fields  # noqa: E402
+from . import mutations as gguf_mutations  # noqa: E402
+from . import tiny as gguf_tiny  # noqa: E402
+from . import trial as gguf_trial  # noqa: E402
 
 WHOLE_FAMILY = "llama"
 
@@ -156,7 +154,7 @@ def _shown(numbers: range, tally: Tally) -> Iterator[int]:
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="mutate_gguf",
+        prog="gguf_mutants",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -176,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
 
     found = builds.installed()
     if not found:
-        print("mutate_gguf: libllama is not built; run python build_llama.py", file=sys.stderr)
+        print("gguf_mutants: libllama is not built; run python build_llama.py", file=sys.stderr)
         return 2
     mutants = Mutants(args.seed, found[0].vocab_dir)
     if args.only is not None and args.keep:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from random import Random
 
-import gguf_words as words
-from gguf_fields import ARRAY, SCALARS, STRING, Entry, Pieces
+from . import words
+from .fields import ARRAY, SCALARS, STRING, Entry, Pieces
 
 INTEGERS = (
     0, 1, 2, 3, 5, 7, 31, 33, 127, 128, 255, 256, 512, 513, 1 << 15, (1 << 16) - 1, 1 << 16,

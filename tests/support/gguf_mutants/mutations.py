@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 from random import Random
 
-from gguf_fields import ARRAY, STRING, Pieces, TensorEntry
-from gguf_model_mutations import (
+from .fields import ARRAY, STRING, Pieces, TensorEntry
+from .model_mutations import (
     INTEGERS,
     arrays_of,
     key_comes,

@@ -10,10 +10,11 @@ import dataclasses
 import struct
 from pathlib import Path
 
-import gguf_container as container
-import gguf_shapes
 import numpy as np
-from gguf_shapes import Shape, Ssm, Tensor
+
+from tests.support.small_models import container, gguf_shapes
+
+Shape, Ssm, Tensor = gguf_shapes.Shape, gguf_shapes.Ssm, gguf_shapes.Tensor
 
 _Q8_0, _F32, _BLOCK = 8, 0, 32
 _CONTROL = 3  # LLAMA_TOKEN_TYPE_CONTROL

@@ -1,0 +1,1 @@
+"""Damaged GGUF files, and processes that read them."""

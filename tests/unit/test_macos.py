@@ -107,14 +107,12 @@ def test_a_second_cache_asks_for_memory_where_there_is_no_meminfo(
 ) -> None:
     monkeypatch.setattr(worker, "available_bytes", lambda: 100 << 20)
     monkeypatch.setattr(worker, "why_not_plain", lambda loaded: "")
-    assert worker.available(_Loaded(), cores=4) == (  # type: ignore[arg-type]
-        False,
-        "there is no memory for a second KV cache",
-    )
+    why = worker.why_not_aside(_Loaded())  # type: ignore[arg-type]
+    assert why == "there is no memory for a second KV cache"
 
 
 class _Loaded:
-    kv_bytes, n_positions, n_ctx, unused_bytes = 1 << 20, 1024, 1024, 0
+    kv_bytes, n_positions, n_ctx, unused_bytes, n_cores = 1 << 20, 1024, 1024, 0, 4
 
     class model:
         size_bytes = 1 << 20

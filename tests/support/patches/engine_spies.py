@@ -169,7 +169,7 @@ def _spy_on_late_texts(path: str, late: str) -> None:
     if late:
         Seats.somebody_decodes = lambda self: True  # type: ignore[method-assign]
     if late == "never":
-        LateTexts.step = lambda self, may_save: None  # type: ignore[method-assign]
+        LateTexts.step = lambda self: None  # type: ignore[method-assign]
         LateTexts.is_left = False  # type: ignore[assignment,method-assign]
 
 

@@ -66,10 +66,8 @@ class LateTexts:
         """
         self._texts[text.seq] = ended, text, is_dropped
 
-    def step(self, at_once: bool) -> None:
-        """Save a piece, of the text that has waited longest; now and then where not ``at_once``."""
-        if not at_once and not self.is_due:
-            return
+    def step(self) -> None:
+        """Save a piece of the text that has waited longest."""
         self._looked_s = time.monotonic()
         for seq in list(self._texts):
             if self._is_held(seq):
@@ -83,7 +81,7 @@ class LateTexts:
 
     @property
     def is_due(self) -> bool:
-        """Whether `step` may have something to do now."""
+        """Whether it is time for `step` beside streams."""
         return bool(self._texts) and time.monotonic() >= self._looked_s + EACH_S
 
     def let_go(self, seq: int) -> None:

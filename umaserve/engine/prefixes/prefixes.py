@@ -226,7 +226,7 @@ class Prefixes:
     def save_late(self, wanted: Callable[[], object] = lambda: False) -> None:
         """Save held texts, until something is ``wanted``."""
         while self.late.is_left and not wanted():
-            self.late.step(True)
+            self.late.step()
 
     @property
     def is_busy(self) -> bool:
@@ -252,7 +252,8 @@ class Prefixes:
     def _save(self, at_once: bool, may_save: bool) -> None:
         if self._saver.save_awaited(self._awaited, at_once):
             return
-        self.late.step(at_once)
+        if not at_once and self.late.is_due:  # else a text waits until nobody asks for anything
+            self.late.step()
         if may_save:
             self._saver.save_running(at_once)
 

@@ -188,3 +188,18 @@ def test_all_of_a_late_text_is_kept_once_nobody_asks_any_more(path):
         until(lambda: told(path) == [["later", len(chat.tokens)]])
         pieces = -(-len(chat.tokens) // 512)
         until(lambda: engine.table.header.cache_entries == pieces)
+
+
+def test_no_request_waits_until_a_text_is_saved(path):
+    """An editor asks for the next completion before a text of the last one is saved in a pause."""
+    with DrivenEngine(n_ctx=4096, n_seq=4, patch=patched(path, dear=True)) as engine:
+        chat, entries = Chat(engine, LONG), []
+        for _ in range(4):
+            chat.ask(max_tokens=4)
+            engine.wait(chat.serial)
+            chat.tokens += engine.generated(chat.serial) + engine.ids(TURN)
+            entries.append(int(engine.table.header.cache_entries))
+            engine.release(chat.serial)
+        assert entries == [0] * 4
+        assert [each[0] for each in told(path)].count("on") == 3
+        until(lambda: engine.table.header.cache_entries > 0)

@@ -19,6 +19,7 @@ from umaserve.cache.next_turn import Ended, NextTurns
 from umaserve.wire import table as t
 
 WORTH_A_COPY = 8  # tokens: fewer are computed as soon
+REST_S = 1.0  # without an ended request, before texts are saved in a pause
 EACH_S = 0.25  # between two pieces beside streams: one takes 2 to 20 ms, by how its cells lie
 
 
@@ -57,7 +58,7 @@ class LateTexts:
     def __init__(self, held: NextTurns, save: Callable[[Text], int]) -> None:
         self._held, self._save = held, save
         self._texts: dict[int, tuple[Ended, Text, bool]] = {}
-        self._looked_s = time.monotonic()
+        self._looked_s = self._put_s = time.monotonic()
 
     def put(self, text: Text, ended: Ended, is_dropped: bool) -> None:
         """The cells of ``text`` are about to be held as ``ended``.
@@ -65,6 +66,12 @@ class LateTexts:
         ``is_dropped``: what is left of it is not saved when they are needed.
         """
         self._texts[text.seq] = ended, text, is_dropped
+        self._put_s = time.monotonic()
+
+    def save_all(self, wanted: Callable[[], object] = lambda: False) -> None:
+        """Save what is held, until something is ``wanted``."""
+        while self._texts and not wanted():
+            self.step()
 
     def step(self) -> None:
         """Save a piece of the text that has waited longest."""
@@ -78,6 +85,11 @@ class LateTexts:
     def is_left(self) -> bool:
         """Whether a text is left, or one that is held no longer."""
         return bool(self._texts)
+
+    @property
+    def rests(self) -> bool:
+        """Whether no request has ended lately: the next one may be a moment away."""
+        return time.monotonic() >= self._put_s + REST_S
 
     @property
     def is_due(self) -> bool:

@@ -24,7 +24,7 @@ from umaserve.wire import table as t
 from .checkpoints import Checkpoints
 from .copies import Pieces, WholeStates
 from .disk_texts import DiskTexts
-from .late_texts import WORTH_A_COPY, LateTexts
+from .late_texts import REST_S, WORTH_A_COPY, LateTexts
 from .memory_share import MemoryShare, most_of
 from .report import PrefixReport
 from .restoring import Restorer
@@ -32,7 +32,6 @@ from .row_texts import LEASE, RowTexts
 from .saving import Saver
 
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
-LATE_MS = 1000  # without a request, before held texts are saved
 
 
 class Prefixes:
@@ -223,10 +222,10 @@ class Prefixes:
             text.tokens = ended.tokens
             self.late.put(text, ended, not self._saver.is_cheap)
 
-    def save_late(self, wanted: Callable[[], object] = lambda: False) -> None:
-        """Save held texts, until something is ``wanted``."""
-        while self.late.is_left and not wanted():
-            self.late.step()
+    def save_late(self, wanted: Callable[[], object]) -> None:
+        """Save held texts in a pause, until something is ``wanted``."""
+        if self.late.rests:
+            self.late.save_all(wanted)
 
     @property
     def is_busy(self) -> bool:
@@ -261,13 +260,13 @@ class Prefixes:
         """How long an idle engine may sleep before `look_at_memory`, or before it saves held texts;
         None = for ever."""
         if self.late.is_left:
-            return LATE_MS
+            return int(1000 * REST_S)
         return self._share.idle_ms
 
     def close(self) -> None:
         """Write to disk what waits for it."""
         if self.files.shelf is not None:
-            self.save_late()
+            self.late.save_all()
             self.files.shelf.close()
 
     def check(self) -> None:

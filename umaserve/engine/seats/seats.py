@@ -52,7 +52,7 @@ class Seats:
 
     def free_held(self) -> None:
         """Free all that is held, which is saved first: somebody needs an empty cache."""
-        self.prefixes.save_late()
+        self.prefixes.late.save_all()
         self.sequences.let_all_go()
 
     def park(self, slot: int, keep: bool = True) -> None:

@@ -251,8 +251,10 @@ class Prefixes:
     def _save(self, at_once: bool, may_save: bool) -> None:
         if self._saver.save_awaited(self._awaited, at_once):
             return
-        if not at_once and self.late.is_due:  # else a text waits until nobody asks for anything
-            self.late.step()
+        late = self.late
+        # where copies are dear, no request that is about to begin waits for one
+        if late.is_left and (may_save and self._saver.is_cheap or late.is_due and not at_once):
+            late.step()
         if may_save:
             self._saver.save_running(at_once)
 

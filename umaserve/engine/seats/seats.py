@@ -110,14 +110,16 @@ class Seats:
     def _ended(self, slot: int, beside_streams: bool) -> Ended | None:
         """Text of an ended row that its next turn may go on with; None where nothing is held.
 
-        ``beside_streams`` only texts are held that may have a next turn.
+        Texts of programs without next turns are held only where nobody waits for their cells: not
+        ``beside_streams``, and not where memory cannot be cut, which holds them in place of rows.
         """
         table, sequences = self._table, self.sequences
         domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
         if domain is None or n < FEWEST or not sequences.holds or table.isolate[slot]:
             return None
         program = int(table.program[slot])
-        if not sequences.next_turns.is_worth(program) and beside_streams:
+        is_worth = sequences.next_turns.is_worth(program)
+        if not is_worth and (beside_streams or not self.prefixes.cuts):
             return None
         tokens = table.tokens[slot, :n].copy()
         more, now_s = int(table.more_cells[slot]), time.monotonic()

@@ -17,9 +17,9 @@ from .entry import common
 HOLD_S = 10.0  # while others run: in that time most tools have answered
 FEWEST = 64  # tokens: fewer are copied or computed as soon
 REWRITTEN = 16  # tokens at a prompt's end that a template may write otherwise in the next turn
-# That may be held whoever runs: two agents' texts, and a few more.  Beyond that one for two that
-# running rows have.
-FEW_CELLS = 32_768
+# Cells that may be held whoever runs: two agents' texts and a few more, or few where they take the
+# place of rows.  Beyond that one for two that running rows have.
+FEW_CELLS, FEWER_CELLS = 32_768, 8192
 LEARN = 0.1  # weight of the newest request
 UNKNOWN, ENOUGH = 0.5, 0.2  # share of next turns: of a new program, and from which on it is held
 TRY_EACH = 8  # of a program without next turns, one request in so many is held all the same
@@ -46,9 +46,13 @@ class Ended:
 
 
 class NextTurns:
-    """Ended requests that are held, by the sequence that has their cells; oldest first."""
+    """Ended requests that are held, by the sequence that has their cells; oldest first.
 
-    def __init__(self) -> None:
+    ``few_cells`` may be held whoever runs.
+    """
+
+    def __init__(self, few_cells: int = FEW_CELLS) -> None:
+        self._few_cells = few_cells
         self._held: dict[int, Ended] = {}
         self._shares: dict[int, float] = {}  # of each program's requests that had a next turn
         self._asked: dict[int, int] = {}  # how many requests of each have ended
@@ -65,14 +69,17 @@ class NextTurns:
         """The request whose cells a sequence has, where it is held."""
         return self._held.get(seq)
 
-    def is_worth(self, program: int) -> bool:
-        """Whether a request of this program, which ends now, is to be held."""
+    def is_worth(self, program: int, alone: bool = False) -> bool:
+        """Whether a request of this program, which ends now, is to be held.
+
+        ``alone``: nobody waits for its cells.
+        """
         if len(self._shares) > PROGRAMS:
             self._shares.clear()
             self._asked.clear()
         share = self._shares.get(program, UNKNOWN)
         asked = self._asked[program] = self._asked.get(program, 0) + 1
-        if share < ENOUGH and asked % TRY_EACH:
+        if share < ENOUGH and asked % TRY_EACH and not alone:
             return False
         self._shares[program] = share * (1.0 - LEARN)  # only of those that are held
         return True
@@ -123,7 +130,7 @@ class NextTurns:
         if not self._held:
             return -1
         oldest = self.oldest()
-        most = min(max(FEW_CELLS, running // 2), room)
+        most = min(max(self._few_cells, running // 2), room)
         is_old = now_s > self._held[oldest].since_s + HOLD_S
         return oldest if is_old or self.cells > most else -1
 

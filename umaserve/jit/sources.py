@@ -50,7 +50,7 @@ def _imported(path: Path, parents: list[str]) -> Iterator[str]:
     """Modules that a file imports, or names of modules."""
     for text in _STATEMENT.findall(_FOR_TYPES.sub("", path.read_text("utf-8"))):
         with suppress(SyntaxError):  # a docstring has words that look like an import
-            (statement,) = ast.parse(text).body
+            statement = ast.parse(text).body[0]
             start = ""
             if isinstance(statement, ast.ImportFrom):
                 above = parents[: len(parents) + 1 - statement.level] if statement.level else []

@@ -161,15 +161,15 @@ def _spy_on_late_texts(path: str, late: str) -> None:
 
     put = LateTexts.put
 
-    def spied_put(self: Any, text: Any, *more: Any) -> None:
-        put(self, text, *more)
-        say(path, "later", text.tokens.size)
+    def spied_put(self: Any, late: Any) -> None:
+        put(self, late)
+        say(path, "later", late.text.tokens.size)
 
     LateTexts.put = spied_put  # type: ignore[method-assign]
     if late:
         Seats.somebody_decodes = lambda self: True  # type: ignore[method-assign]
     if late == "never":
-        LateTexts.step = lambda self: None  # type: ignore[method-assign]
+        LateTexts.step = lambda self, **how: None  # type: ignore[method-assign]
         LateTexts.is_left = False  # type: ignore[assignment,method-assign]
 
 

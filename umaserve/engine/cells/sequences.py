@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from umaserve.cache.next_turn import Ended, NextTurns
+from umaserve.cache.next_turn import FEW_CELLS, FEWER_CELLS, Ended, NextTurns
 from umaserve.engine.model.abilities import RESERVED, why_not_plain
 from umaserve.engine.model.loaded import Loaded
 from umaserve.engine.native.batch import Batch
@@ -30,7 +30,7 @@ class Sequences:
         self.rows = 0  # of the table that have a sequence
         self._n_rows, self._more = loaded.n_seq, len(more)
         self._free = deque([*range(loaded.n_seq), *more])
-        self.next_turns = NextTurns()
+        self.next_turns = NextTurns(FEW_CELLS if self._is_plain else FEWER_CELLS)
         self.leaving: Callable[[int], None] = lambda seq: None  # before a held one is let go
 
     @property

@@ -39,6 +39,11 @@ class DiskTexts:
         return self.shelf.bytes_read if self.shelf is not None else 0
 
     @property
+    def is_full(self) -> bool:
+        """Whether what is put now would not be written."""
+        return self.shelf is not None and self.shelf.is_full
+
+    @property
     def has_news(self) -> bool:
         """Whether `take` has something to do."""
         return self.shelf is not None and self.shelf.has_news

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +50,18 @@ class Text:
         return p1 - p0 + round(share * self.more_cells)
 
 
+class Late(NamedTuple):
+    """A text on its way into the store, from the cells that ``ended`` holds.
+
+    ``is_dear``: copies take long, so what is left is dropped when others need the cells.
+    """
+
+    ended: Ended
+    text: Text
+    in_background: bool
+    is_dear: bool
+
+
 class LateTexts:
     """For the loop's thread.  ``save`` saves a piece of a text that is not kept yet.
 
@@ -57,15 +70,12 @@ class LateTexts:
 
     def __init__(self, held: NextTurns, save: Callable[[Text], int]) -> None:
         self._held, self._save = held, save
-        self._texts: dict[int, tuple[Ended, Text, bool]] = {}
+        self._texts: dict[int, Late] = {}
         self._looked_s = self._put_s = time.monotonic()
 
-    def put(self, text: Text, ended: Ended, is_dropped: bool) -> None:
-        """The cells of ``text`` are about to be held as ``ended``.
-
-        ``is_dropped``: what is left of it is not saved when they are needed.
-        """
-        self._texts[text.seq] = ended, text, is_dropped
+    def put(self, late: Late) -> None:
+        """Its cells are about to be held."""
+        self._texts[late.text.seq] = late
         self._put_s = time.monotonic()
 
     def save_all(self, wanted: Callable[[], object] = lambda: False) -> None:
@@ -73,11 +83,14 @@ class LateTexts:
         while self._texts and not wanted():
             self.step()
 
-    def step(self) -> None:
-        """Save a piece of the text that has waited longest."""
+    def step(self, background: bool = True, saves: bool = True) -> None:
+        """Save a piece of the text that has waited longest, one of the ``background`` too.
+
+        Not ``saves``: only texts are forgotten that are held no longer.
+        """
         self._looked_s = time.monotonic()
         for seq in list(self._texts):
-            if self._is_held(seq):
+            if self._is_held(seq) and saves and (background or not self._texts[seq].in_background):
                 self._save_piece(seq)
                 return
 
@@ -96,9 +109,13 @@ class LateTexts:
         """Whether it is time for `step` beside streams."""
         return bool(self._texts) and time.monotonic() >= self._looked_s + EACH_S
 
-    def let_go(self, seq: int) -> None:
-        """A sequence is held no longer: save the rest of its text, or drop it."""
-        if seq in self._texts and self._texts[seq][2]:
+    def let_go(self, seq: int, beside_streams: bool) -> None:
+        """A sequence is held no longer: save the rest of its text, or drop it.
+
+        A text of the background is dropped ``beside_streams``.
+        """
+        late = self._texts.get(seq)
+        if late is not None and (late.is_dear or late.in_background and beside_streams):
             del self._texts[seq]
         while self._is_held(seq) and self._save_piece(seq):
             pass
@@ -110,9 +127,9 @@ class LateTexts:
         """
         done = False
         for seq in list(self._texts):
-            if not self._is_held(seq) or self._texts[seq][1].domain != domain:
+            if not self._is_held(seq) or self._texts[seq].text.domain != domain:
                 continue
-            shared = common(self._texts[seq][1].tokens, tokens)
+            shared = common(self._texts[seq].text.tokens, tokens)
             while shared - kept >= least and (end := self._save_piece(seq)) > kept:
                 kept, done = end, True
         return done
@@ -122,12 +139,12 @@ class LateTexts:
         self._texts.clear()
 
     def _is_held(self, seq: int) -> bool:
-        if seq in self._texts and self._held.held(seq) is not self._texts[seq][0]:
+        if seq in self._texts and self._held.held(seq) is not self._texts[seq].ended:
             del self._texts[seq]
         return seq in self._texts
 
     def _save_piece(self, seq: int) -> int:
-        text = self._texts[seq][1]
+        text = self._texts[seq].text
         kept = self._save(text)
         if not 0 < kept <= text.tokens.size - WORTH_A_COPY:
             del self._texts[seq]

@@ -10,6 +10,7 @@ is parked leaves its text here too.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from umaserve.cache.entry import Part, common
@@ -24,13 +25,14 @@ from umaserve.wire import table as t
 from .checkpoints import Checkpoints
 from .copies import Pieces, WholeStates
 from .disk_texts import DiskTexts
-from .late_texts import REST_S, WORTH_A_COPY, LateTexts
+from .late_texts import REST_S, WORTH_A_COPY, Late, LateTexts
 from .memory_share import MemoryShare, most_of
 from .report import PrefixReport
 from .restoring import Restorer
 from .row_texts import LEASE, RowTexts
 from .saving import Saver
 
+CLOSE_S = 1.0  # for texts that are not saved yet
 WORTH_A_WAIT = 32  # tokens that a prompt being computed has to save another
 
 
@@ -220,12 +222,13 @@ class Prefixes:
         if self.domain(slot) is not None and not self._texts.is_alone(slot):
             text = self._saver.text(slot, ended.tokens.size)
             text.tokens = ended.tokens
-            self.late.put(text, ended, not self._saver.is_cheap)
+            lane, is_dear = int(self._table.lane[slot]), not self._saver.is_cheap
+            self.late.put(Late(ended, text, lane != 0, is_dear))
 
     def save_late(self, wanted: Callable[[], object]) -> None:
         """Save held texts in a pause, until something is ``wanted``."""
         if self.late.rests:
-            self.late.save_all(wanted)
+            self.late.save_all(lambda: wanted() or self.files.is_full)
 
     @property
     def is_busy(self) -> bool:
@@ -251,24 +254,22 @@ class Prefixes:
     def _save(self, at_once: bool, may_save: bool) -> None:
         if self._saver.save_awaited(self._awaited, at_once):
             return
-        late = self.late
         # where copies are dear, no request that is about to begin waits for one
-        if late.is_left and (may_save and self._saver.is_cheap or late.is_due and not at_once):
-            late.step()
+        now = self.late.is_left and may_save and self._saver.is_cheap
+        if now or self.late.is_due:
+            self.late.step(background=now, saves=now or not at_once)
         if may_save:
             self._saver.save_running(at_once)
 
     def idle_ms(self) -> int | None:
-        """How long an idle engine may sleep before `look_at_memory`, or before it saves held texts;
-        None = for ever."""
-        if self.late.is_left:
-            return int(1000 * REST_S)
-        return self._share.idle_ms
+        """How long an idle engine may sleep, before it saves held texts too; None = for ever."""
+        return int(1000 * REST_S) if self.late.is_left else self._share.idle_ms
 
     def close(self) -> None:
         """Write to disk what waits for it."""
         if self.files.shelf is not None:
-            self.late.save_all()
+            until = time.monotonic() + CLOSE_S
+            self.late.save_all(lambda: time.monotonic() > until or self.files.is_full)
             self.files.shelf.close()
 
     def check(self) -> None:

@@ -41,10 +41,9 @@ class Saver:
     @property
     def is_busy(self) -> bool:
         """Whether a piece can be saved before more than one tick runs."""
-        domains = self._texts.domains
-        if any(map(self._has_piece, domains)) and self.is_cheap:
+        if any(map(self._has_piece, self._saved_on_the_way())):
             return True
-        return not self._copies.cuts and any(map(self._is_prompt, domains))
+        return not self._copies.cuts and any(map(self._is_prompt, self._texts.domains))
 
     def save_awaited(self, awaited: dict[int, int], at_once: bool) -> bool:
         """Save a piece of rows up to tokens that others wait for, or all pieces ``at_once``.
@@ -60,14 +59,26 @@ class Saver:
     def save_running(self, at_once: bool) -> None:
         """Save a piece of a running row, or all pieces of all where that is ``at_once``.
 
-        Where copies are dear, a row is saved when it is over.
+        Where copies are dear, most rows are saved when they are over.
         """
-        for slot in list(self._texts.domains) if self.is_cheap else ():
+        for slot in self._saved_on_the_way():
             while self._has_piece(slot):
                 if not self._save_one(slot):
                     break
                 if not at_once:
                     return
+
+    def _saved_on_the_way(self) -> list[int]:
+        """Rows that are saved while they run.
+
+        Where copies are dear, those of the background while nobody else runs: they may be parked.
+        """
+        slots, table = list(self._texts.domains), self._table
+        if not slots or self.is_cheap:
+            return slots
+        if ((table.state == t.RUNNING) & (table.lane == 0)).any():
+            return []
+        return [slot for slot in slots if table.lane[slot]]
 
     def keep(self, slot: int, at_once: bool = True) -> None:
         """A row is over: save what is not saved yet, while its sequence has its cells.

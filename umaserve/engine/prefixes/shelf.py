@@ -52,6 +52,11 @@ class Shelf:
         """Whether `take_found` or `take_read` have something."""
         return bool(self._found or self._read)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be written that no more is taken soon."""
+        return 2 * self._pending > MOST_PENDING
+
     def put(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:
         """Write an entry when there is time; ``tokens`` (int32, the thread's from now on) are all
         up to its last."""

@@ -42,7 +42,7 @@ class FullRows:
         """The ticks have ended a row; what it has is free, unless its context may be shifted."""
         prefixes = self._seats.prefixes
         if self._keeps(slot):
-            prefixes.keep(slot)
+            prefixes.keep(slot, not self._seats.somebody_decodes())
             prefixes.forget(slot)  # its cells will not be those of its tokens alone
         else:
             self._seats.leave(slot)

@@ -39,7 +39,7 @@ class Seats:
         self._table, self._loaded, self._control = setup.table, setup.loaded, setup.control
         self.sequences, self.prefixes = sequences, prefixes
         self._beside, self._aside, self._drafts = beside, aside, drafts
-        sequences.leaving = prefixes.late.let_go
+        sequences.leaving = lambda seq: prefixes.late.let_go(seq, self.somebody_decodes())
 
     def somebody_decodes(self, is_paused: Callable[[int], bool] | None = None) -> bool:
         """Whether an answer is being read, which a long pause would hold up."""
@@ -51,8 +51,8 @@ class Seats:
         return not all(map(is_paused, np.flatnonzero(decodes).tolist()))
 
     def free_held(self) -> None:
-        """Free all that is held, which is saved first: somebody needs an empty cache."""
-        self.prefixes.late.save_all()
+        """Free all that is held, which is saved first unless somebody asks for something."""
+        self.prefixes.late.save_all(self._control.has_something)
         self.sequences.let_all_go()
 
     def park(self, slot: int, keep: bool = True) -> None:
@@ -118,8 +118,8 @@ class Seats:
         if domain is None or n < FEWEST or not sequences.holds or table.isolate[slot]:
             return None
         program = int(table.program[slot])
-        is_worth = sequences.next_turns.is_worth(program)
-        if not is_worth and (beside_streams or not self.prefixes.cuts):
+        alone = self.prefixes.cuts and not beside_streams
+        if not sequences.next_turns.is_worth(program, alone):
             return None
         tokens = table.tokens[slot, :n].copy()
         more, now_s = int(table.more_cells[slot]), time.monotonic()

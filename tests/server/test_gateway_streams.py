@@ -339,12 +339,14 @@ def test_pages_that_may_ask() -> None:
     with gateway(origins=(origin,), keys={"a-key-of-the-page-1": "page"}) as port:
         connection = HTTPConnection("127.0.0.1", port, timeout=60)
         asked = {"Origin": origin, "Access-Control-Request-Method": "POST",
-                 "Access-Control-Request-Headers": "authorization"}  # fmt: skip
+                 "Access-Control-Request-Headers": "authorization",
+                 "Access-Control-Request-Private-Network": "true"}  # fmt: skip
         connection.request("OPTIONS", CHAT, headers=asked)
         response = connection.getresponse()
         assert response.status == 204 and not response.read()
         assert response.getheader("access-control-allow-origin") == origin
         assert "authorization" in (response.getheader("access-control-allow-headers") or "")
+        assert response.getheader("access-control-allow-private-network") == "true"
         reply = post(port, CHAT, {}, Origin=origin)
         assert (reply.status, reply.headers["access-control-allow-origin"]) == (401, origin)
         reply = post(port, CHAT, {}, Origin=origin, Authorization="Bearer a-key-of-the-page-1")

@@ -184,6 +184,8 @@ async def _preflight(answer: _Answer, headers: Headers) -> None:
     asked = headers.get("access-control-request-headers", "")
     if asked and len(asked) <= MOST_ASKED_CHARS:
         answer.add(("access-control-allow-headers", asked))
+    if "access-control-request-private-network" in headers:
+        answer.add(("access-control-allow-private-network", "true"))
     await answer({"type": "http.response.start", "status": 204, "headers": []})
     await answer({"type": "http.response.body"})
 

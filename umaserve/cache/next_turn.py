@@ -17,8 +17,8 @@ from .entry import common
 HOLD_S = 10.0  # while others run: in that time most tools have answered
 FEWEST = 64  # tokens: fewer are copied or computed as soon
 REWRITTEN = 16  # tokens at a prompt's end that a template may write otherwise in the next turn
-# Cells that may be held whoever runs: two agents' texts and a few more, or few where they take the
-# place of rows.  Beyond that one for two that running rows have.
+# Cells that may be held, however few cells running rows have: room for the texts of two agents, and
+# less where held texts take the place of rows.  Half of the cells of running rows may be more.
 FEW_CELLS, FEWER_CELLS = 32_768, 8192
 LEARN = 0.1  # weight of the newest request
 UNKNOWN, ENOUGH = 0.5, 0.2  # share of next turns: of a new program, and from which on it is held

@@ -40,7 +40,7 @@ class DiskTexts:
 
     @property
     def is_full(self) -> bool:
-        """Whether what is put now would not be written."""
+        """Whether the disk takes no more entries for now."""
         return self.shelf is not None and self.shelf.is_full
 
     @property

@@ -74,7 +74,7 @@ class LateTexts:
         self._looked_s = self._put_s = time.monotonic()
 
     def put(self, late: Late) -> None:
-        """Its cells are about to be held."""
+        """Take a text whose cells are about to be held."""
         self._texts[late.text.seq] = late
         self._put_s = time.monotonic()
 
@@ -84,9 +84,10 @@ class LateTexts:
             self.step()
 
     def step(self, background: bool = True, saves: bool = True) -> None:
-        """Save a piece of the text that has waited longest, one of the ``background`` too.
+        """Save a piece of the text that has waited longest.
 
-        Not ``saves``: only texts are forgotten that are held no longer.
+        ``background``: texts of background requests count too.  Without ``saves``, this only
+        forgets texts whose cells are held no longer.
         """
         self._looked_s = time.monotonic()
         for seq in list(self._texts):

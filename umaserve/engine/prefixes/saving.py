@@ -69,9 +69,10 @@ class Saver:
                     return
 
     def _saved_on_the_way(self) -> list[int]:
-        """Rows that are saved while they run.
+        """Return the rows that are saved while they run.
 
-        Where copies are dear, those of the background while nobody else runs: they may be parked.
+        Where copies are dear, these are background rows alone, which may be parked, and only while
+        no interactive row runs.
         """
         slots, table = list(self._texts.domains), self._table
         if not slots or self.is_cheap:

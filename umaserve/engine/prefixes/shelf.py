@@ -54,7 +54,7 @@ class Shelf:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be written that no more is taken soon."""
+        """Whether half of `MOST_PENDING` waits to be written: `put` may soon leave entries out."""
         return 2 * self._pending > MOST_PENDING
 
     def put(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:

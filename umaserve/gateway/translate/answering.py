@@ -6,6 +6,7 @@ refused at once has the status of an error.  From then on there is a ping at lea
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
@@ -31,8 +32,8 @@ SSE_COMMENT = b": \n\n"
 Headers = dict[str, str]
 
 
-class Translator:
-    """Base class of events of the daemon to bytes of one family's stream."""
+class Translator(abc.ABC):
+    """Base class for translating the daemon's events to the bytes of one family's stream."""
 
     content_type = EVENT_STREAM
 
@@ -45,19 +46,19 @@ class Translator:
         """Return the bytes before the first event."""
         return b""
 
-    def begun(self, number: int, begin: Event) -> None:
+    def begun(self, number: int, begin: Event) -> None:  # noqa: B027 (most families say nothing)
         """Take the ``begin`` of the request with that number, before its other events."""
 
+    @abc.abstractmethod
     def feed(self, number: int, event: Event) -> bytes:
         """Translate a ``token``, ``delta`` or ``eos`` of the request with that number.
 
         Other events come too, where the request asked for them.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def fail(self, refusal: Refusal) -> bytes:
         """Translate an error, which ends the stream; ``end`` is not called then."""
-        raise NotImplementedError
 
     def end(self) -> bytes:
         """Return the bytes after the last event."""

@@ -119,9 +119,11 @@ class Prober:
         past, typical = depth(self._loaded) * rows / (rows + prompt), _typical(taken)
         if is_known(self._cost, mode, rows, prompt):
             self._confirmed.add(rows)
-            if typical >= QUIETER * predict(self._cost, mode, rows, prompt, past):
+            place = _decoders(rows)
+            # Not with what is predicted, which is capped while it is doubted.
+            if typical >= QUIETER * self._cost.mean[place]:
                 return
-            self._cost.count[_decoders(rows)] = 0.0
+            self._cost.count[place] = 0.0
         for _ in range(BELIEVED):
             learn(self._cost, mode, rows, prompt, past, typical)
 

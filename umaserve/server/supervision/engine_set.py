@@ -1,7 +1,8 @@
 """The models of a daemon: a supervisor for each, and the memory that they share.
 
 A model is loaded when it is first asked for; the default one, and those that are pinned, at start.
-Where the next one does not fit, idle ones leave, the one that was used longest ago first.
+Where the next one does not fit, idle ones leave: first the model whose last use is longest ago,
+relative to its time of loading.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from .kv_shape import KvKind, KvShape, padded
 
 CELLS = 16_384  # KV cells of a draft model at most: longer texts have no drafts of it
 HEAD_CELLS = 65_536  # the same of a model's own heads (MTP), which have one layer
+HEAD_BUFFERS = 140 << 20  # of the heads' context, and of the hidden states that it reads, roughly
 HEAD_FAMILIES = ("qwen35", "qwen35moe", "glm4moe")
 """Architectures whose graph of the heads was tried.  libllama ends the process where there is none
 (``LLM_GRAPH_TYPE_DECODER_MTP``)."""
@@ -26,8 +27,9 @@ def head_cells(n_ctx: int) -> int:
 
 
 def head_bytes(shape: KvShape, n_ctx: int) -> int:
-    """Bytes of the heads' KV cells; their weights are among those of the model."""
-    return 2 * head_cells(n_ctx) * max((k + v for k, v in shape.rows), default=0)
+    """Bytes of the heads' KV cells and buffers; their weights are among those of the model."""
+    cell = 2 * max((k + v for k, v in shape.rows), default=0)
+    return head_cells(n_ctx) * cell + HEAD_BUFFERS
 
 
 def may_have_heads(architecture: str, metadata: Mapping[str, object]) -> bool:

@@ -30,11 +30,11 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.cost.model import CostModel, efficient_chunk, largest_chunk, learn, predict
+from umaserve.policy.cost.model import CostModel, largest_chunk, learn, predict
 from umaserve.policy.cost.sweet_spot import WORTH, find_rounds
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import EARNED, LEAST_CREDIT, MOST_CREDIT, settle_credit
-from umaserve.policy.pace import FAR_MS, WORTHWHILE
+from umaserve.policy.pace import worthwhile_chunk
 from umaserve.policy.without_streams import LONGER_TICKS, LONGEST_TICKS
 from umaserve.wire.states import RUNNING, WAITING
 
@@ -98,7 +98,7 @@ def test_background_is_late_only_on_credit_and_by_no_more_than_a_chunk(name, cre
     pause, alone = plan.info.predicted_ms, predict(cost, 0, 1, 0, 500)
     if 0 not in plan.slots[:entries]:
         pause += alone
-    chunk = efficient_chunk(cost, 0.0, FAR_MS, knobs.n_batch, WORTHWHILE)
+    chunk = worthwhile_chunk(cost, 0.0, knobs.n_batch)
     longest = max(25.0, 2.0 * alone, 1.2 * base, alone + predict(cost, 0, 0, chunk, 0.0))
     assert pause <= longest * 1.001
     assert plan.info.allowed_ms <= longest * 1.001

@@ -19,7 +19,7 @@ from umaserve.policy.base import (
     SchedulerState,
 )
 from umaserve.policy.cost.model import CostModel
-from umaserve.policy.urgency import ALLOWANCE_MS, REFILL, TOGETHER, gives_way
+from umaserve.policy.urgency import OWN, TOGETHER, gives_way
 
 NAME = "h200-moe"
 LONG = 4000
@@ -61,9 +61,9 @@ def spend(memory: Memory, program: int, most: int = 200) -> float:
 
 def test_a_program_may_slow_others_for_a_second_at_once() -> None:
     memory = Memory.fresh(N)
-    assert ALLOWANCE_MS <= spend(memory, 2) <= ALLOWANCE_MS + 60.0
+    assert OWN.most_ms <= spend(memory, 2) <= OWN.most_ms + 60.0
     assert spend(memory, 2) == 0.0
-    assert spend(memory, 3) >= ALLOWANCE_MS - 60.0
+    assert spend(memory, 3) >= OWN.most_ms - 60.0
     assert spend(memory, 4) <= 60.0, "all programs together have twice as much"
 
 
@@ -72,10 +72,10 @@ def test_an_allowance_comes_back_with_time() -> None:
     spend(memory, 2)
     memory.accounts.since_ns[:] -= 2_000_000_000
     back = spend(memory, 2)
-    assert back == pytest.approx(2000.0 * REFILL, abs=120.0)
+    assert back == pytest.approx(2000.0 * OWN.rate, abs=120.0)
     memory.accounts.since_ns[:] -= 10**15
-    assert spend(memory, 2) <= ALLOWANCE_MS + 60.0, "no more than that is kept"
-    assert memory.accounts[ALL].credit_ms <= TOGETHER * ALLOWANCE_MS
+    assert spend(memory, 2) <= OWN.most_ms + 60.0, "no more than that is kept"
+    assert memory.accounts[ALL].credit_ms <= TOGETHER.most_ms
 
 
 def test_a_background_prompt_becomes_interactive_with_its_answer() -> None:
@@ -117,7 +117,7 @@ def test_prompts_that_delay_no_stream_are_not_charged() -> None:
 def test_two_prompts_of_a_tick_are_charged_by_their_tokens() -> None:
     memory, state = Memory.fresh(N), beside_a_stream(2, 3, tokens=100)
     ms = planned(state, memory)
-    mine = {int(a.program): ALLOWANCE_MS - a.credit_ms for a in memory.accounts if a.program > 1}
+    mine = {int(a.program): OWN.most_ms - a.credit_ms for a in memory.accounts if a.program > 1}
     assert sum(mine.values()) == pytest.approx(ms)
     assert mine[2] == pytest.approx(mine[3])
 

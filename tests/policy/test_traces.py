@@ -82,14 +82,14 @@ def mean_of_ten(result: Result) -> float:
 def slowest_mean(name: str, result: Result) -> float:
     """Ms between tokens that every stream is to keep beside the others of this result."""
     from tools.sim_machine import probed, tick_ms
-    from umaserve.policy.cost.model import efficient_chunk, predict
-    from umaserve.policy.pace import FAR_MS, WORTHWHILE
+    from umaserve.policy.cost.model import predict
+    from umaserve.policy.pace import worthwhile_chunk
 
     machine, streams = MACHINES[name], max_streams(result)
     round_ms = round_of(name, streams) * tick_ms(machine, 0, 1, 0, 0)
     programs = len(set(result.jobs.program.tolist()))
     cost = probed(machine)
-    chunk = efficient_chunk(cost, 0.0, FAR_MS, 2048, WORTHWHILE)
+    chunk = worthwhile_chunk(cost, 0.0, 2048)
     pace = max(25.0, 1.2 * round_ms, programs * round_ms)
     return 1.15 * (pace + (round_ms + predict(cost, 0, 0, chunk, 0.0)) / 10.0)
 

@@ -15,8 +15,10 @@ from .cost.model import efficient_chunk, predict
 from .shares import is_first, weight_of
 
 # Least share of the best tokens per ms that a chunk must reach.  With 0.7 a prompt that shares a
-# slow machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
-WORTHWHILE = 0.8
+# slow machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.  But a chunk of
+# 0.8 may be a pause that a reader sees.
+WORTHWHILE, IN_PAUSES = 0.8, 0.7
+PAUSE_MS = 125.0
 PLANNED = 0.95  # of the pace: predictions are not exact
 FAR_MS = 1e12
 
@@ -58,10 +60,17 @@ def longest_ms(knobs, cost, memory, base_ms, mean):
     ``mean``, the pace of the streams, where no chunk's cost is known.
     """
     past = memory.past[KIND_PROMPT]
-    chunk = efficient_chunk(cost, past, FAR_MS, knobs.n_batch, WORTHWHILE)
-    if chunk == 0:
-        return mean
-    return base_ms + predict(cost, 0, 0, chunk, past)
+    chunk = worthwhile_chunk(cost, past, knobs.n_batch)
+    return base_ms + predict(cost, 0, 0, chunk, past) if chunk else mean
+
+
+@njit(nogil=True, cache=True)
+def worthwhile_chunk(cost, past, most):
+    """Tokens of the smallest chunk that is worth a pause of a stream; 0 where no cost is known."""
+    chunk = efficient_chunk(cost, past, FAR_MS, most, WORTHWHILE)
+    if chunk and predict(cost, 0, 0, chunk, past) > PAUSE_MS:
+        return efficient_chunk(cost, past, FAR_MS, most, IN_PAUSES)
+    return chunk
 
 
 @njit(**INNER)

@@ -1,14 +1,16 @@
 """Urgency: the lane of a request that nobody has labelled.
 
 An answer that is being read is interactive, and so is a prompt while its program has allowance.  A
-program may slow the streams of others for ``ALLOWANCE_MS`` at once, then for ``REFILL`` of the
-time; all programs together for twice as much.  What is charged is the time that its prompts add to
-ticks of others' streams.  Beyond it, its prompts are background until their answers begin.
+program may slow the streams of others for ``OWN.most_ms`` at once, then for ``OWN.rate`` of the
+time; all programs together for those of ``TOGETHER``.  What is charged is the time that its prompts
+add to ticks of others' streams.  Beyond it, its prompts are background until their answers begin.
 
 This is least attained service (Nuyens and Wierman 2008), by program, with a rate of its own.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from umaserve.jit.compiled import INNER, njit
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
@@ -16,9 +18,17 @@ from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 from .accounts import ALL, account_of
 from .base import AUTO, AUTO_SUNK, LABELLED, LANES, RUNNING, URGENCY
 
-ALLOWANCE_MS = 1000.0
-REFILL = 0.25
-TOGETHER = 2.0  # times the allowance of one program, for all programs
+
+class Quota(NamedTuple):
+    """Ms at once by which prompts may slow streams, and the share of the time afterwards."""
+
+    most_ms: float
+    rate: float
+
+
+# With a rate of 0.25 a prompt of several seconds takes 4 times as long beside one stream as alone.
+OWN = Quota(1000.0, 0.4)
+TOGETHER = Quota(2000.0, 0.5)
 
 
 @njit(**INNER)
@@ -45,7 +55,7 @@ def is_background(state, now_ns, memory, s):
     everybody = memory.accounts[ALL]
     mine = memory.accounts[account_of(memory.accounts, state.program[s], now_ns)]
     _refill(everybody, now_ns, TOGETHER)
-    _refill(mine, now_ns, 1.0)
+    _refill(mine, now_ns, OWN)
     return min(mine.credit_ms, everybody.credit_ms) <= 0.0
 
 
@@ -90,11 +100,10 @@ def charge(state, tick, memory, plan, first, entries, ms):
 
 
 @njit(**INNER)
-def _refill(account, now_ns, times):
-    """Refill an account for the time since it was last refilled; ``times``: of one program's."""
-    most_ms = times * ALLOWANCE_MS
+def _refill(account, now_ns, quota):
+    """Refill an account for the time since it was last refilled."""
     if account.since_ns == 0:
-        account.credit_ms = most_ms
-    more_ms = times * REFILL * (now_ns - account.since_ns) / 1e6
-    account.credit_ms = min(account.credit_ms + more_ms, most_ms)
+        account.credit_ms = quota.most_ms
+    more_ms = quota.rate * (now_ns - account.since_ns) / 1e6
+    account.credit_ms = min(account.credit_ms + more_ms, quota.most_ms)
     account.since_ns = now_ns

@@ -22,8 +22,8 @@ from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.engine.ticks.records import Flight
-from umaserve.policy.cost.model import CostModel, efficient_chunk
-from umaserve.policy.pace import FAR_MS, WORTHWHILE
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.pace import worthwhile_chunk
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.states import NOT_FED
@@ -188,8 +188,8 @@ class Pictures:
         return chunk or most
 
     def chunk(self, past: int, most: int) -> int:
-        """Return `efficient_chunk` of so many; the first call of a process may compile it."""
-        return int(efficient_chunk(self._cost, float(past), FAR_MS, most, WORTHWHILE))
+        """Return `worthwhile_chunk` of so many; the first call of a process may compile it."""
+        return int(worthwhile_chunk(self._cost, float(past), most))
 
     def _first(self, slot: int, past: int, seq: int) -> int:
         """Embedding of a grid that comes next: the row stays at its beginning until it has all.

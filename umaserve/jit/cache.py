@@ -6,7 +6,7 @@ depends on (``sources``) and of the versions that compile it.  Where the sources
 matter (``locator``), so that clones and installations of one version share what is compiled.
 
 To find these files takes a tenth of a second of each start.  So a complete directory also holds a
-hash of the whole package that used it last, which is enough for the next start of that package.
+hash of the whole package that used it last.  The next start of that package compares only this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What drafts beside the model that is served: its KV cells and its memory."""
+"""KV cells and memory of a draft model, or of a model's own heads (MTP)."""
 
 from __future__ import annotations
 

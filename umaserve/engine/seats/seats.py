@@ -110,8 +110,9 @@ class Seats:
     def _ended(self, slot: int, beside_streams: bool) -> Ended | None:
         """Text of an ended row that its next turn may go on with; None where nothing is held.
 
-        Texts of programs without next turns are held only where nobody waits for their cells: not
-        ``beside_streams``, and not where memory cannot be cut, which holds them in place of rows.
+        Texts of programs without next turns are held only where nobody waits for their cells.
+        Somebody may wait ``beside_streams``, and where memory cannot be cut, since held texts take
+        the place of rows there.
         """
         table, sequences = self._table, self.sequences
         domain, n = self.prefixes.domain(slot), int(table.n_past[slot])

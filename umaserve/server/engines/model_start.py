@@ -34,7 +34,7 @@ class Need(NamedTuple):
 
     @property
     def least(self) -> Need:
-        """What the model takes without earlier states."""
+        """Predicted memory without earlier states."""
         return Need(self.n_bytes - self.earlier_bytes)
 
 

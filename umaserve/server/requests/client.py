@@ -9,7 +9,7 @@ from umaserve.protocol import WITHOUT_KEY, Generate
 
 
 class Client(Protocol):
-    """What is known of whoever asks."""
+    """Identity of a client, as far as it is known."""
 
     @property
     def label(self) -> str: ...  # of the connection, for logs and ``info``

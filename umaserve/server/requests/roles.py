@@ -1,4 +1,4 @@
-"""What models do: they generate text, make embeddings of texts, or rank documents."""
+"""Roles of models: they generate text, make embeddings of texts, or rank documents."""
 
 from __future__ import annotations
 

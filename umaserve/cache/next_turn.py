@@ -2,8 +2,8 @@
 
 A chat's next turn begins with its last prompt, and mostly with the answer too.  Where the cells of
 both are still there, the new request goes on in them: nothing is copied or computed again.  Held
-cells are in the way of others.  So few are held, for a short time, and only of programs whose
-requests have had next turns.  This module decides; who has the cells frees them.
+cells are in the way of other rows.  So few are held, for a short time, and mostly of programs whose
+requests have had next turns.  This module decides; its caller frees the cells.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from .header import GGUFError
 from .kv_shape import KvKind, KvShape, padded
 
 CELLS = 16_384  # KV cells of a draft model at most: longer texts have no drafts of it
-HEAD_CELLS = 65_536  # the same of a model's own heads (MTP), which have one layer
+HEAD_CELLS = 65_536  # KV cells of a model's own heads (MTP) at most; they have one layer
 HEAD_FAMILIES = ("qwen35", "qwen35moe", "glm4moe")
 """Architectures whose graph of the heads was tried.  libllama ends the process where there is none
 (``LLM_GRAPH_TYPE_DECODER_MTP``)."""
 
 
 def is_asked_for(path: str, speculate: str) -> bool:
-    """Whether it is loaded: --speculate may have no use for it."""
+    """Return whether a draft model is loaded: --speculate may have no use for it."""
     return bool(path) and speculate in ("auto", "draft")
 
 
@@ -37,7 +37,7 @@ def may_have_heads(architecture: str, metadata: Mapping[str, object]) -> bool:
 
 
 def draft_cells(n_ctx: int) -> int:
-    """KV cells of its context; ``n_ctx``: those of the model's own, 0 where nobody chose."""
+    """KV cells of a draft model; ``n_ctx``: KV cells of the served model, 0 where not set."""
     return padded(min(CELLS, n_ctx or CELLS))
 
 

@@ -1,4 +1,4 @@
-"""States and lanes of a session, and when one has aged: what every part shares."""
+"""States, lanes and ageing of a session, for every part of the daemon."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ AGED_NS = 5_000_000_000  # a background request that waited so long goes before 
 
 
 def has_aged(since_ns: int, now_ns: int) -> bool:
-    """Whether who waits since then has aged: at the door to the rows, and at that to the cells."""
+    """Return whether a request that waits since then has aged, for a row or for cells."""
     return now_ns - since_ns >= AGED_NS

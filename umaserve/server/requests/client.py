@@ -25,8 +25,10 @@ class Client(Protocol):
 
 
 def sharer_of(client: Client, key: str, app: str | None) -> int:
-    """The program whose share is taken: the process that connected, or below 0 one that it names
-    where it asks for several."""
+    """Return the program whose share is taken: the process that connected.
+
+    A client that asks for several programs names one; its number is below 0.
+    """
     if client.relays and is_key(key):
         return number_of("key", key)
     return number_of("app", app) if client.relays and app is not None else client.program

@@ -163,7 +163,7 @@ def _log_path(key: str) -> Path:
 
 @dataclass(frozen=True)
 class _More:
-    """What somebody wants besides library and uma-chat."""
+    """Programs to build besides the library and uma-chat."""
 
     peers: bool
     eyes: bool

@@ -21,8 +21,8 @@ from umaserve.bench.timeline import Answer, Phase, by_stream, gaps, lane, larges
 from umaserve.metrics.window import quantile
 
 FEW = 100  # times between tokens; of fewer, a 95th percentile says little
-# the interactive p95 beside other work over that alone, and the largest mean of PACE_TOKENS times
-# between tokens, in ms, beside prompts that somebody waits for
+# CAP: the interactive p95 beside other work over the p95 alone.  PACE: the largest mean of
+# PACE_TOKENS times between tokens, in ms, beside prompts that somebody waits for.
 CAP, PACE = "cap", "pace"
 DIGITS = {CAP: 2, PACE: 1}  # behind the point
 PACE_TOKENS = 10  # over so many the pace of a reader is a mean

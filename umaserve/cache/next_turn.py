@@ -2,8 +2,8 @@
 
 A chat's next turn begins with its last prompt, and mostly with the answer too.  Where the cells of
 both are still there, the new request goes on in them: nothing is copied or computed again.  Held
-cells are in the way of others.  So few are held, for a short time, and only of programs whose
-requests have had next turns.  This module decides; who has the cells frees them.
+cells are in the way of other rows.  So few are held, for a short time, and mostly of programs whose
+requests have had next turns.  This module decides; its caller frees the cells.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from .entry import common
 HOLD_S = 10.0  # while others run: in that time most tools have answered
 FEWEST = 64  # tokens: fewer are copied or computed as soon
 REWRITTEN = 16  # tokens at a prompt's end that a template may write otherwise in the next turn
-# Cells that may be held, however few cells running rows have: room for the texts of two agents, and
-# less where held texts take the place of rows.  Half of the cells of running rows may be more.
+# Cells that may be held, however few cells running rows have.  The first is room for the texts of
+# two agents; the second is for memory where held texts take the place of rows.  Half of the cells
+# of running rows may be held if that is more.
 FEW_CELLS, FEWER_CELLS = 32_768, 8192
 LEARN = 0.1  # weight of the newest request
 UNKNOWN, ENOUGH = 0.5, 0.2  # share of next turns: of a new program, and from which on it is held

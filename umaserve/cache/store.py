@@ -1,4 +1,4 @@
-"""What all stores of the prefix cache have in common: counters, and which entry goes first."""
+"""Base of the prefix cache's stores: counters, and the choice of the entry to evict."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Store:
     """Base of the stores; texts of different domains are never matched.
 
     ``most_bytes`` may be changed at any time; a call of `shrink` has to follow.  A store evicts the
-    entry of least ``worth``: the cheapest to compute again for its bytes, among those that were not
-    used lately (GreedyDual-Size, Cao and Irani, 1997).  A lease makes an entry dearer, so that it
-    outlives others for a while.
+    entry of least ``worth``.  Each use raises it to the cost of computing the entry again over its
+    bytes, plus the worth of the last eviction.  The algorithm is GreedyDual-Size (Cao and Irani,
+    1997).  A lease multiplies the cost, so that the entry outlives others for a while.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -24,7 +24,7 @@ class Store:
         self._clock = 0.0  # the worth of what was evicted last
 
     def use(self, parts: list[Part], lease: float = 1.0) -> None:
-        """These were needed, and stay longer: by their cost, times ``lease``."""
+        """Raise the worth of parts that were needed: by their cost, times ``lease``."""
         for part in parts:
             entry = part.entry
             # what a MiB of it costs to compute again, in ms

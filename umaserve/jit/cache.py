@@ -1,12 +1,12 @@
-"""Where compiled samplers and policies are kept between starts.
+"""Folder of compiled samplers and policies, which are kept between starts.
 
-numba's own cache looks at one file at a time: a function that calls another file's is not compiled
-again when that file changes.  So the directory's name holds a hash of every file that compiled code
-depends on (``sources``) and of the versions that compile it.  Where the sources lie does not
-matter (``locator``), so that clones and installations of one version share what is compiled.
+numba's own cache looks at one file at a time.  A function that calls a function of another file is
+not compiled again when that file changes.  So the directory's name holds a hash of every file that
+compiled code depends on (``sources``) and of the versions that compile it.  Where the sources lie
+does not matter (``locator``), so that clones and installations of one version share compiled code.
 
 To find these files takes a tenth of a second of each start.  So a complete directory also holds a
-hash of the whole package that used it last, which is enough for the next start of that package.
+hash of the whole package that used it last.  That hash is enough for the next start of the package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What drafts beside the model that is served: its KV cells and its memory."""
+"""KV cells and memory of a draft model, or of a model's own heads (MTP)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .header import GGUFError
 from .kv_shape import KvKind, KvShape, padded
 
 CELLS = 16_384  # KV cells of a draft model at most: longer texts have no drafts of it
-HEAD_CELLS = 65_536  # the same of a model's own heads (MTP), which have one layer
+HEAD_CELLS = 65_536  # KV cells of a model's own heads (MTP) at most; they have one layer
 HEAD_BUFFERS = 140 << 20  # of the heads' context, and of the hidden states that it reads, roughly
 HEAD_FAMILIES = ("qwen35", "qwen35moe", "glm4moe")
 """Architectures whose graph of the heads was tried.  libllama ends the process where there is none
@@ -17,7 +17,7 @@ HEAD_FAMILIES = ("qwen35", "qwen35moe", "glm4moe")
 
 
 def is_asked_for(path: str, speculate: str) -> bool:
-    """Whether it is loaded: --speculate may have no use for it."""
+    """Return whether a draft model is loaded: --speculate may have no use for it."""
     return bool(path) and speculate in ("auto", "draft")
 
 
@@ -39,7 +39,7 @@ def may_have_heads(architecture: str, metadata: Mapping[str, object]) -> bool:
 
 
 def draft_cells(n_ctx: int) -> int:
-    """KV cells of its context; ``n_ctx``: those of the model's own, 0 where nobody chose."""
+    """KV cells of a draft model; ``n_ctx``: KV cells of the served model, 0 where not set."""
     return padded(min(CELLS, n_ctx or CELLS))
 
 

@@ -46,7 +46,7 @@ def makes_vectors(info: GGUFInfo) -> bool:
 
 
 def role_of(architecture: str, metadata: Mapping[str, object]) -> str:
-    """What a model is for by its header: "embed", "rerank", or empty where it does not say."""
+    """Return a model's role by its header: "embed", "rerank", or empty where it has none."""
     if metadata.get(f"{architecture}.pooling_type") == POOLING_RANK:
         return "rerank"
     return "embed" if metadata.get(f"{architecture}.attention.causal") is False else ""

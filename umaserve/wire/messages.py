@@ -165,8 +165,8 @@ class Start(msgspec.Struct, tag="start", frozen=True):
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """Embeddings of a part of a picture: ``rows`` of float32 in the file at ``path``.
 
-    ``at`` is where they begin in the file, in bytes.  They take so many ``positions``: as many as
-    there are rows, or fewer where they lie in a grid of so many ``columns`` (M-RoPE), else 0.
+    ``at`` is where they begin in the file, in bytes.  ``columns``: width of the grid in which they
+    lie (M-RoPE), else 0.  ``positions``: how many they take: one a row, or fewer in a grid.
     ``non_causal``: all see each other, so one ubatch has to compute them.
     """
 
@@ -425,7 +425,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
 
     @property
     def role(self) -> str:
-        """What the model does besides generating, or instead; empty for a model of texts."""
+        """Role besides or instead of generating: "rerank", "embed"; empty for a model of texts."""
         if self.pooling == "rank":
             return "rerank"
         return "" if self.generates else "embed"

@@ -1,4 +1,4 @@
-"""States and lanes of a session, and when one has aged: what every part shares."""
+"""States, lanes and ageing of a session, for every part of the daemon."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ AUTO_NEW = 3  # the policy, which has not seen it yet
 SUSPECT = 1  # it may have killed an engine: alone in its ticks until it has proved harmless
 APART = 2  # alone in its ticks and in a context of its own, to its end
 
-# what the policy's column ``aside`` says of a row that no tick feeds now: its next token is a
-# picture's, or the context has other adapters
+# Value of the policy's column ``aside`` for a row that no tick feeds now.  Its next token is a
+# picture's, or the context has other adapters.
 NOT_FED = -2
 
 AGED_NS = 5_000_000_000  # a background request that waited so long goes before interactive ones
 
 
 def has_aged(since_ns: int, now_ns: int) -> bool:
-    """Whether who waits since then has aged: at the door to the rows, and at that to the cells."""
+    """Return whether a request that waits since then has aged, for a row or for cells."""
     return now_ns - since_ns >= AGED_NS

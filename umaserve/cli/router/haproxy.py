@@ -18,7 +18,7 @@ global
 defaults
     mode http
     timeout connect 5s
-    # Of the daemon a stream has a line at least every 10 s; an answer in one piece has none.
+    # The daemon's streams have a line at least every 10 s; an answer in one piece has none.
     timeout client 30m
     timeout server 30m
     timeout http-request 30s

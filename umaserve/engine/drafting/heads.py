@@ -5,9 +5,9 @@ state that the model had behind the token before.  The model's context has the s
 until its next one.  So each tick ends with copies of its rows' newest states, from which the heads
 draft later.  Where more of a row's states would be lost, as a prompt's, the heads read them first.
 
-A text whose tokens were not all computed in such ticks gets no drafts of the heads: its beginning
-came from the prefix cache, or was computed beside the ticks.  Unless the heads hold the same
-beginning for that row or another, such as the row of the turn before.
+A text whose tokens were not all computed in such ticks gets no drafts of the heads.  Its beginning
+came from the prefix cache, or was computed beside the ticks.  It has drafts all the same if the
+heads hold this beginning, for its row or another row, such as that of the turn before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the rows of a text's tokens become one vector: what a model's file says."""
+"""Pooling: how a model makes one vector of the rows of a text's tokens."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NUMBERS = {name: int(number) for number, name in _NAMES.items()}
 
 
 def pooling_of(model: Model, *, causal: bool) -> str:
-    """MEAN, CLS, LAST or RANK.
+    """Return MEAN, CLS, LAST or RANK, as the model's file says.
 
-    A file that names no way: the last token of a causal model has seen all others, and of an
-    encoder all tokens have.
+    Where it does not say: LAST for a ``causal`` model, whose last token has seen all others, else
+    MEAN, as all tokens of an encoder have.
     """
     metadata = model.metadata
     named = metadata.get(f"{metadata.get('general.architecture', '')}.pooling_type", "")
@@ -21,6 +21,9 @@ def pooling_of(model: Model, *, causal: bool) -> str:
 
 
 def way_of(context: Context) -> str:
-    """The same for a model that has its context; only one that generates does not pool."""
+    """Return the pooling of an open context; as the file says where the context does not pool.
+
+    Only contexts of causal models, which generate, do not pool.
+    """
     number = context.library.lib.llama_pooling_type(context.pointer)
     return _NAMES.get(str(number)) or pooling_of(context.model, causal=True)

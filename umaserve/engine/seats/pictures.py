@@ -232,11 +232,11 @@ class Pictures:
 
 
 def positions_of(run: m.Run, start: int, first: int, n: int, dimensions: int) -> np.ndarray:
-    """Positions of embeddings [first, first + n) of a run that begins at ``start``.
+    """Return the positions of embeddings [first, first + n) of a run that begins at ``start``.
 
-    int32[dimensions * n], of M-RoPE's four all times, all lines, all columns, and those of a
-    dimension that a grid leaves at 0 (``mtmd_image_tokens_get_decoder_pos`` and
-    ``mtmd_helper_decode_image_chunk``).  In a line all dimensions are equal.
+    int32[dimensions * n].  A grid has the four dimensions of M-RoPE: all times, all lines, all
+    columns, and zeros (``mtmd_image_tokens_get_decoder_pos``, ``mtmd_helper_decode_image_chunk``).
+    Without a grid all dimensions are equal.
     """
     rows = np.arange(first, first + n, dtype=np.int32)
     if not run.columns:

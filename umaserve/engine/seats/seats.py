@@ -67,10 +67,10 @@ class Seats:
         table.header.kv_evictions += 1
 
     def lose_states(self, given_up: list[int]) -> None:
-        """Compute again what rows hold that had no part in a tick of several rows, ``given_up``.
+        """Compute again the texts of all rows but ``given_up``, an aborted tick of several rows.
 
-        libllama puts the states of a tick side by side, and moves others out of their way while it
-        computes.  Where it stops, a moved state is half what it was.
+        libllama puts the states of a tick side by side, and moves other states out of their way
+        while it computes.  Where it stops, a moved state is damaged.
         """
         table = self._table
         self.prefixes.late.clear()
@@ -110,8 +110,9 @@ class Seats:
     def _ended(self, slot: int, beside_streams: bool) -> Ended | None:
         """Text of an ended row that its next turn may go on with; None where nothing is held.
 
-        Texts of programs without next turns are held only where nobody waits for their cells: not
-        ``beside_streams``, and not where memory cannot be cut, which holds them in place of rows.
+        Texts of programs without next turns are held only where nobody waits for their cells.
+        Somebody may wait ``beside_streams``, and where memory cannot be cut, since held texts take
+        the place of rows there.
         """
         table, sequences = self._table, self.sequences
         domain, n = self.prefixes.domain(slot), int(table.n_past[slot])
@@ -126,7 +127,7 @@ class Seats:
         return Ended(domain, program, tokens, int(table.n_prompt[slot]), now_s, more)
 
     def _remember_text(self, slot: int) -> None:
-        """Keep the text of an ended row for drafts of its domain; of its prompt it is kept."""
+        """Keep an ended row's text for drafts of its domain, but for its cached tokens."""
         drafts, table = self._drafts, self._table
         if drafts.marks.way and drafts.domain[slot] and table.n_tokens[slot] >= FEWEST_SHARED:
             domain, first = int(drafts.domain[slot]), int(table.cached[slot])

@@ -25,7 +25,7 @@ MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a heade
 class Need(NamedTuple):
     """Predicted memory of a model: all its bytes, and how many earlier states of a sequence.
 
-    ``earlier_bytes``: what these take, which serve drafts alone.
+    ``earlier_bytes``: bytes of these states, which serve drafts alone.
     """
 
     n_bytes: int
@@ -34,7 +34,7 @@ class Need(NamedTuple):
 
     @property
     def least(self) -> Need:
-        """What the model takes without earlier states."""
+        """Predicted memory without earlier states."""
         return Need(self.n_bytes - self.earlier_bytes)
 
 

@@ -27,11 +27,11 @@ class Log:
     """``log(level, text, **fields)``.
 
     A line about a request has its id in the text and as the field ``request``; JSON lines show the
-    fields, plain ones do not.  While ``hold`` is true, lines are kept and not written: a dashboard
-    owns the terminal; ``recent`` has the newest of all, each with ``time`` (local), ``level`` and
-    ``text``.  A line that was written lately is counted instead of being written again.
-    ``on_trouble(level, text, fields)`` hears of every warning and error, those below the level that
-    is written too.
+    fields, plain lines do not.  While ``hold`` is true, lines are kept and not written: a dashboard
+    owns the terminal.  ``recent`` has the newest of all lines, each with ``time`` (local),
+    ``level`` and ``text``.  A line that was written lately is counted, not written again.
+    ``on_trouble(level, text, fields)`` is called for each warning and error, even below the level
+    that is written.
     """
 
     def __init__(self, level: str, as_json: bool, stream: TextIO | None = None) -> None:

@@ -9,7 +9,7 @@ from umaserve.protocol import WITHOUT_KEY, Generate
 
 
 class Client(Protocol):
-    """What is known of whoever asks."""
+    """Identity of a client, as far as it is known."""
 
     @property
     def label(self) -> str: ...  # of the connection, for logs and ``info``
@@ -25,8 +25,10 @@ class Client(Protocol):
 
 
 def sharer_of(client: Client, key: str, app: str | None) -> int:
-    """The program whose share is taken: the process that connected, or below 0 one that it names
-    where it asks for several."""
+    """Return the program whose share is taken: the process that connected.
+
+    A client that asks for several programs names one; its number is below 0.
+    """
     if client.relays and is_key(key):
         return number_of("key", key)
     return number_of("app", app) if client.relays and app is not None else client.program

@@ -23,7 +23,7 @@ class Stage(Enum):
 
 
 class Answer(Enum):
-    """What a request's client has been told."""
+    """State of a request's answer to its client."""
 
     OPEN = "tokens are delivered as they come"
     CANCELLED = "tokens are delivered until the row ends"

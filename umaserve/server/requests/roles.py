@@ -1,4 +1,4 @@
-"""What models do: they generate text, make embeddings of texts, or rank documents."""
+"""Roles of models: they generate text, make embeddings of texts, or rank documents."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ONLY = {
 
 
 def does(ready: Ready, what: str) -> bool:
-    """Whether a model does it; one that generates makes embeddings too."""
+    """Return whether a model has the role; a model that generates makes embeddings too."""
     if what == CHAT:
         return ready.generates
     return (ready.role == RERANK) == (what == RERANK)
 
 
 def why_not(service: Service, ready: Ready, what: str, services: Iterable[Service]) -> str:
-    """Why a model does not do it, with the name of another one that does; empty where it does."""
+    """Return why a model lacks the role, and the name of a model that has it; else empty."""
     if does(ready, what):
         return ""
     text = f"{service.label} {_ONLY[ready.role]} and {_DOES_NOT[what]}"

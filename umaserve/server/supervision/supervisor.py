@@ -34,7 +34,7 @@ from umaserve.wire import messages as m
 
 
 class Supervisor(ModelEngines):
-    """One model from the start of the daemon to its end."""
+    """Supervisor of one model, from the start of the daemon to its end."""
 
     def __init__(self, config: Config, service: Service, machine: Machine) -> None:
         super().__init__(config, service, machine)

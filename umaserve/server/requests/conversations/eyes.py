@@ -42,10 +42,11 @@ Done = Callable[[list[Outcome]], None]
 
 
 class Projector(NamedTuple):
-    """What encodes a model's pictures.
+    """Projector of a model, and settings of the process that encodes pictures with it.
 
-    ``width``: numbers of an embedding that the model takes.  ``most_rows``: of such as see each
-    other.  ``nice``: niceness, which only grows in a process: with another one it is started anew.
+    ``width``: numbers of an embedding that the model takes.  ``most_rows``: most embeddings that
+    may see each other.  ``nice``: niceness, which a process can only raise, so a change starts a
+    new process.
     """
 
     program: str

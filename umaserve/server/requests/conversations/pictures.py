@@ -39,7 +39,7 @@ APART = 'a request with "deterministic" reads text only'
 
 
 def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
-    """What encodes the pictures of a request, or why they are left out."""
+    """Return the projector for the pictures of a request, or why they are left out."""
     ready = engine.ready
     assert ready is not None
     if request.message.deterministic:

@@ -121,8 +121,9 @@ class Meters:
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
         # Sent tokens that are not counted yet, for `settle`.  An entry has the lane, the number of
-        # tokens, the index of the first, the time of sending, and the time of the token before
-        # (0 = none).  Then follow the request, its baseline, its slo, and the window for its times.
+        # tokens and the index of the first.  Then follow the time of sending and that of the token
+        # before (0 = none).  The last are the request, its baseline, its slo, and the window for
+        # its times.
         self._sent: list[tuple[int, int, int, int, int, Request, int, Any, Recent]] = []
         # of engines that are gone, by the number of their model's `Service`
         self._past = defaultdict[int, Counters](Counters)
@@ -270,11 +271,11 @@ class Meters:
         self._ring_at[engine.pid] = end
 
     def totals(self, engines: list[EngineHandle]) -> Counters:
-        """The counters summed over all engines, the gone ones included."""
+        """Return the counters summed over all engines, the gone ones included."""
         return functools.reduce(Counters.plus, self._past.values(), _sum_of(engines))
 
     def totals_of(self, service: int, engines: list[EngineHandle]) -> Counters:
-        """The same of one model, whose ``engines`` these are."""
+        """Return the counters summed over one model's ``engines``, the gone ones included."""
         return self._past[service].plus(_sum_of(engines))
 
     def engine_gone(self, engine: EngineHandle) -> None:

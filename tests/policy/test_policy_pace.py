@@ -10,7 +10,7 @@ from tests.support.simulated import play, quiet
 from tools.sim_loads import BACKGROUND, INTERACTIVE, Load
 from tools.sim_run import NS
 from umaserve.policy.base import Memory
-from umaserve.policy.cost.model import efficient_chunk, predict
+from umaserve.policy.cost.prediction import efficient_chunk, predict
 from umaserve.policy.pace import FAR_MS, WORTHWHILE
 from umaserve.wire.states import AUTO
 

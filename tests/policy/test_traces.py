@@ -82,7 +82,7 @@ def mean_of_ten(result: Result) -> float:
 def slowest_mean(name: str, result: Result) -> float:
     """Ms between tokens that every stream is to keep beside the others of this result."""
     from tools.sim_machine import probed, tick_ms
-    from umaserve.policy.cost.model import efficient_chunk, predict
+    from umaserve.policy.cost.prediction import efficient_chunk, predict
     from umaserve.policy.pace import FAR_MS, WORTHWHILE
 
     machine, streams = MACHINES[name], max_streams(result)

@@ -22,7 +22,8 @@ from umaserve.engine.native.batch import Batch
 from umaserve.engine.native.status import DECODED
 from umaserve.engine.ticks.beside import UNLIKE
 from umaserve.engine.ticks.records import Flight
-from umaserve.policy.cost.model import CostModel, efficient_chunk
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.cost.prediction import efficient_chunk
 from umaserve.policy.pace import FAR_MS, WORTHWHILE
 from umaserve.wire import messages as m
 from umaserve.wire import table as t

@@ -41,7 +41,7 @@ from umaserve.llama.building import (
 from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
-from umaserve.llama.building.toolchain import find_compilers, find_toolchain
+from umaserve.llama.building.toolchain import fetch_commands, find_compilers, find_toolchain
 from umaserve.llama.builds import Build, installed, refused, select
 from umaserve.system.private_folder import NotPrivate, make_private, require_private_within
 
@@ -289,7 +289,7 @@ def fetch_vulkan_headers(report: Reporter) -> Path:
         try:
             with report.step("Fetching newer Vulkan headers") as step:
                 run_logged(
-                    ["sh", "-c", backends.fetch_commands(aside)],
+                    ["sh", "-c", fetch_commands(aside)],
                     log,
                     what="fetching newer Vulkan headers",
                     hint="Or unpack newer headers by hand and give --vulkan-headers DIR.",

@@ -27,24 +27,16 @@ from umaserve.metrics.window import quantile
 WATCH_MS = 500.0  # between two readings of the daemon's metrics
 REPORT_S = 0.5
 READ_BYTES = 1 << 18
-
-
-class Kind(NamedTuple):
-    """Kind of a stream: whether a person reads it, and its program's name if it names no lane."""
-
-    interactive: bool
-    app: str | None = None
-
-
-KINDS = {
-    "interactive": Kind(True),
-    "background": Kind(False),
-    "unlabelled": Kind(True, "bench stream"),
-    "storm": Kind(False, "bench storm"),
-    "chat": Kind(True, "bench chat"),
-    "editor": Kind(True, "bench editor"),
-    "agent": Kind(True, "bench agent"),
-    "documents": Kind(False, "bench documents"),
+# kinds of streams: whether somebody reads along, and the program's name where it names no lane
+KINDS: dict[str, tuple[bool, str | None]] = {
+    "interactive": (True, None),
+    "background": (False, None),
+    "unlabelled": (True, "bench stream"),
+    "storm": (False, "bench storm"),
+    "chat": (True, "bench chat"),
+    "editor": (True, "bench editor"),
+    "agent": (True, "bench agent"),
+    "documents": (False, "bench documents"),
 }
 
 
@@ -92,21 +84,22 @@ class _Connection:
 class _Stream(_Connection):
     """An application that asks, reads the answer to its end, and asks again.
 
-    Its requests name their lane, or of a kind with ``app`` the program alone.  With ``more``, each
-    prompt is the previous prompt and ``more`` words, which the cache may hold.  ``once``: it asks
-    when told.
+    Its requests name their lane, or the program alone, by its kind in `KINDS`.  With ``more``, each
+    prompt is the previous one and ``more`` words, which the cache may hold.  ``once``: it asks when
+    told.
     """
 
     def __init__(
-        self, load: Load, name: str, kind: Kind, words: int, tokens: int, *, once: bool,
+        self, load: Load, name: str, kind: str, words: int, tokens: int, *, once: bool,
         more: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(load.path)
-        self._load, self.name, self._kind = load, name, kind
+        self._load, self.name = load, name
+        self._interactive, self._app = KINDS[kind]
         self._words, self._tokens, self._once = words, tokens, once
         self._more, self._text, self.waits = more, "", False  # to be told to ask on
         self._number = sum(answer.stream == name for answer in load.answers)
-        if kind.app:  # else it is of this process, as all streams are
+        if self._app:  # else it is of this process, as all streams are
             self.send({"type": "info", "relays": True})
         self._answer: Answer
         self._id = ""
@@ -117,13 +110,13 @@ class _Stream(_Connection):
         self._number += 1
         session_id = f"{self.name}.{self._number}"
         self._id = f"{load.tag}-{session_id}"
-        lane = "interactive" if self._kind.interactive else "background"
+        lane = "interactive" if self._interactive else "background"
         options = {
             "max_tokens": tokens or self._tokens,
             "ignore_eos": True,
             "cache_prompt": self._more > 0,
-            "priority": None if self._kind.app else lane,
-            "app": self._kind.app,
+            "priority": None if self._app else lane,
+            "app": self._app,
             "seed": self._number,
         }
         if self._text and self._more:
@@ -132,7 +125,7 @@ class _Stream(_Connection):
             self._text = load.prompt(self._words)
         message = generate_message(self._id, self._text, None, options)
         self.router.streams[self._id] = deque()
-        self._answer = Answer(self.name, session_id, self._kind.interactive, time.monotonic())
+        self._answer = Answer(self.name, session_id, self._interactive, time.monotonic())
         load.answers.append(self._answer)
         self.send(message)
         return self._answer
@@ -153,7 +146,7 @@ class _Stream(_Connection):
                     raise BenchError(f"the daemon ended {self._id} with an error; see its log")
                 answer.end_s = now_s
                 continue
-            if self._kind.interactive and answer.times_s:
+            if self._interactive and answer.times_s:
                 gap = Gap(now_s, 1e3 * (now_s - answer.times_s[-1]))
                 self._load.gaps.append(gap)
             answer.times_s.append(now_s)
@@ -234,10 +227,10 @@ class Load:
         The first answers of interactive streams are of different lengths, so that they do not ask
         all at once ever after.  ``more``: see `_Stream`, which `ask_again` tells.
         """
-        interactive = KINDS[kind].interactive
+        interactive, _ = KINDS[kind]
         for i in range(count):
             name = f"{kind}{i + 1}"
-            stream = _Stream(self, name, KINDS[kind], words, tokens, once=more > 0, more=more)
+            stream = _Stream(self, name, kind, words, tokens, once=more > 0, more=more)
             self._add(stream)
             stream.ask(max(1, tokens * (i + 1) // count) if interactive else None)
 
@@ -249,7 +242,8 @@ class Load:
 
     def ask_once(self, name: str, interactive: bool, words: int) -> Answer:
         """Send a request for one token on a connection of its own, and return its answer."""
-        stream = _Stream(self, name, Kind(interactive), words, 1, once=True)
+        kind = "interactive" if interactive else "background"
+        stream = _Stream(self, name, kind, words, 1, once=True)
         self._add(stream)
         return stream.ask()
 

@@ -14,7 +14,7 @@ import numpy as np
 from umaserve.jit.compiled import INNER, njit
 
 from . import params as P
-from .mass import draw, exp_moment, exp_sum, keep_mass
+from .mass import Reach, cut_mass, draw, exp_moment, exp_sum, gather_mass
 from .select import LOWEST, NEGATIVE_INFINITY, argmax, gather_from, largest
 
 TEMPERATURE, TAU, ETA, MU = P.TEMPERATURE, P.TAU, P.ETA, P.MU
@@ -65,6 +65,21 @@ def top_p(row, count, top, p, work):
     else:
         total = exp_sum(row, row.shape[0], top, 1.0)
     return keep_mass(row, count, top, top, p * total, False, work)
+
+
+@njit(**INNER)
+def keep_mass(row, count, top, center, target, beyond, work):
+    """Keep those nearest to ``center`` until their mass is ``target`` (``beyond``: more than it).
+
+    Of the first ``count`` candidates, or of the whole row for 0; returns how many are left.
+    """
+    if count == 0:
+        reach = gather_mass(row, top, center, target, work)
+    else:
+        reach = Reach(count, np.int64(0), 0.0, np.float32(-1.0), np.float32(np.inf))
+    if reach.sure > 0 and (reach.mass > target or (reach.mass == target and not beyond)):
+        return reach.sure
+    return reach.sure + cut_mass(reach, top, center, target - reach.mass, beyond, work)
 
 
 @njit(**INNER)

@@ -199,21 +199,6 @@ def gather_mass(row, top, center, target, work):
 
 
 @njit(**INNER)
-def keep_mass(row, count, top, center, target, beyond, work):
-    """Keep those nearest to ``center`` until their mass is ``target`` (``beyond``: more than it).
-
-    Of the first ``count`` candidates, or of the whole row for 0; returns how many are left.
-    """
-    if count == 0:
-        reach = gather_mass(row, top, center, target, work)
-    else:
-        reach = Reach(count, np.int64(0), 0.0, np.float32(-1.0), np.float32(np.inf))
-    if reach.sure > 0 and (reach.mass > target or (reach.mass == target and not beyond)):
-        return reach.sure
-    return reach.sure + cut_mass(reach, top, center, target - reach.mass, beyond, work)
-
-
-@njit(**INNER)
 def cut_mass(reach, top, center, target, beyond, work):
     """Keep the candidates nearest to ``center`` until their mass is ``target``; returns how many.
 

@@ -36,14 +36,14 @@ FARTHEST = np.float32(32.0)  # nats beyond which it takes everything
 
 
 class Reach(NamedTuple):
-    """How far from a value ``count`` candidates reach.
+    """How far from a value ``n`` candidates reach.
 
     The first ``sure`` of them lie within ``near`` (float32, nats) and have the probability mass
     ``mass``.  The others are farther than ``near`` and at most ``far`` away (float32); -1 and inf
     where that is not known.
     """
 
-    count: int
+    n: int
     sure: int
     mass: float
     near: float
@@ -208,7 +208,7 @@ def cut_mass(reach, top, center, target, beyond, work):
     or more where all are equally near.
     """
     ids, values, keys = work.ids[reach.sure :], work.values[reach.sure :], work.keys
-    count, near, far = reach.count - reach.sure, reach.near, reach.far
+    count, near, far = reach.n - reach.sure, reach.near, reach.far
     mass = 0.0
     if count > FEW:
         if far < np.inf and exp_sum(values, count, top, 1.0) <= target:

@@ -41,7 +41,7 @@ from umaserve.llama.building import (
 from umaserve.llama.building.locking import file_lock, try_lock
 from umaserve.llama.building.process import run_logged
 from umaserve.llama.building.progress import Reporter
-from umaserve.llama.building.toolchain import find_compilers, find_toolchain
+from umaserve.llama.building.toolchain import fetch_commands, find_compilers, find_toolchain
 from umaserve.llama.builds import Build, installed, refused, select
 from umaserve.system.private_folder import NotPrivate, make_private, require_private_within
 
@@ -194,9 +194,9 @@ def _build(what: source.Source, plan: compile.Plan, more: _More, report: Reporte
             report.say(f"Building from {what.description}; output goes to {log}")
             tree = source.unpack(what, aside / "source", log, report)
             commit = source.commit_of(what, tree)
-            rest = (plan, tools, log, report, lock)
+            commands = compile.Commands(tools, log, report, lock, plan.jobs)
             if build is None:
-                compiled = compile.compile_tree(tree, commit, aside / "build", *rest)
+                compiled = compile.compile_tree(tree, commit, aside / "build", plan, commands)
                 compile.gather(tree, compiled, aside / "out", plan, tools)
                 shutil.copy2(log, aside / "out" / "build.log")
                 shutil.rmtree(target, ignore_errors=True)  # without a manifest it is no build
@@ -204,12 +204,12 @@ def _build(what: source.Source, plan: compile.Plan, more: _More, report: Reporte
                 build = builds.read_build(target)
             if build is not None and build.lacks_chat:
                 with _samplers_meanwhile(build, more.samplers, report):
-                    programs.make_chat(tree, build, aside, plan.jobs, tools, log, report, lock)
+                    programs.make_chat(tree, build, aside, commands)
             if more.eyes and build is not None and not build.eyes_program:
-                programs.make_eyes(tree, build, aside, plan.jobs, tools, log, report, lock)
+                programs.make_eyes(tree, build, aside, commands)
             if more.peers and build is not None and not build.has_peers:
                 compiled = compile.compile_tree(
-                    tree, commit, aside / "peers", *rest, peers_of=target
+                    tree, commit, aside / "peers", plan, commands, peers_of=target
                 )
                 compile.gather_peers(compiled, aside / "bin")
                 shutil.rmtree(target / "bin", ignore_errors=True)
@@ -289,7 +289,7 @@ def fetch_vulkan_headers(report: Reporter) -> Path:
         try:
             with report.step("Fetching newer Vulkan headers") as step:
                 run_logged(
-                    ["sh", "-c", backends.fetch_commands(aside)],
+                    ["sh", "-c", fetch_commands(aside)],
                     log,
                     what="fetching newer Vulkan headers",
                     hint="Or unpack newer headers by hand and give --vulkan-headers DIR.",

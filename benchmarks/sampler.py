@@ -26,7 +26,7 @@ from benchmarks.turns import say, take_turns  # noqa: E402
 from umaserve import llama  # noqa: E402
 from umaserve.sampling.mask import WORD, keep_allowed, words_of  # noqa: E402
 from umaserve.sampling.params import MASK, SamplerTable  # noqa: E402
-from umaserve.sampling.sampler import Scratch, sample_row  # noqa: E402
+from umaserve.sampling.sampler import Rows, Scratch, sample_row  # noqa: E402
 from umaserve.wire.messages import Sampling  # noqa: E402
 
 VOCABULARIES = (32000, 128256, 151936)
@@ -78,14 +78,16 @@ def mask_of(row: np.ndarray, share: float) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def _repeat(n, row, pristine, settings, history, eog, work, top_ids, top_logprobs):
+def _repeat(n, row, pristine, rows, work):
     """``n`` tokens from one row, whose changed entries are put back after each."""
     total = 0
     for i in range(n):
-        token, _ = sample_row(row, 0, settings, history, i, eog, work, top_ids, top_logprobs)
+        rows.n_prompt[0] = rows.n_tokens[0] - i
+        token, _ = sample_row(row, 0, rows, work)
         total += token
-        for j in range(history.shape[0]):
-            row[history[j]] = pristine[history[j]]
+        for j in range(rows.n_tokens[0]):
+            at = rows.tokens[0, j]
+            row[at] = pristine[at]
     return total
 
 
@@ -124,14 +126,17 @@ def our_side(row: Row, sampling: Sampling) -> Callable[[int], float]:
         table.whole[0, MASK] = row.mask.ctypes.data
     eog = np.array([2], np.int32)
     work = Scratch.allocate(row.logits.size, 4096, eog.size)
-    top_ids, top_logprobs = np.zeros(20, np.int32), np.zeros(20, np.float32)
+    room, one = HISTORY + 1, np.zeros(1, np.int32)
+    rows = Rows(
+        one, np.zeros(1, np.int64), row.logits.size, table.settings, np.zeros((1, room), np.int32),
+        one + HISTORY, one.copy(), eog, one.copy(), np.zeros((1, room), np.float32),
+        np.zeros((1, room, 20), np.int32), np.zeros((1, room, 20), np.float32),
+    )  # fmt: skip
+    rows.tokens[0, :HISTORY] = row.history
 
     def run(n: int) -> float:
         began = time.perf_counter()
-        _repeat(
-            n, row.logits, row.pristine, table.settings, row.history, eog, work, top_ids,
-            top_logprobs,
-        )  # fmt: skip
+        _repeat(n, row.logits, row.pristine, rows, work)
         return (time.perf_counter() - began) / n
 
     return run

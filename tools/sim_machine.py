@@ -16,7 +16,8 @@ from umaserve.engine.start.bare_ticks import PAST
 from umaserve.engine.start.probe import LONGEST_MS, PROBE_S, TIMES, shapes
 from umaserve.jit.compiled import njit
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
-from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, is_known, learn, predict
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, learn
+from umaserve.policy.cost.prediction import is_known, predict
 
 MOST = 8192  # tokens of a tick that the tables reach
 _NONE = np.zeros(MOST + 1)

@@ -10,7 +10,8 @@ import pytest
 
 from umaserve.engine.model.cost_file import KEEP, RUNS, CostFile, identity
 from umaserve.llama.adapters import Adapters
-from umaserve.policy.cost.model import CostModel, learn, predict
+from umaserve.policy.cost.model import CostModel, learn
+from umaserve.policy.cost.prediction import predict
 from umaserve.wire import messages as m
 
 KEY = {"model": "a", "threads": [2, 2]}

@@ -28,7 +28,8 @@ from umaserve.engine.native import abort
 from umaserve.engine.start.bare_ticks import PAST, BareTicks
 from umaserve.engine.start.probe import Prober, shapes
 from umaserve.engine.start.thread_choice import choose
-from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel, is_known
+from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel
+from umaserve.policy.cost.prediction import is_known
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.header import AbortWords

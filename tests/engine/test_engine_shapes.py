@@ -13,7 +13,8 @@ from tests.support.patches.engine_spies import spied_shapes
 from umaserve.engine.ticks.beside import UNLIKE, note_shape
 from umaserve.engine.ticks.records import Facts, Flight
 from umaserve.policy.base import KIND_DECODE, Memory, PlanInfo
-from umaserve.policy.cost.model import CostModel, learn, predict
+from umaserve.policy.cost.model import CostModel, learn
+from umaserve.policy.cost.prediction import predict
 from umaserve.wire import messages as m
 
 

@@ -7,7 +7,8 @@ import pytest
 from umaserve.engine.ticks.account import is_for_pace, learn_tick
 from umaserve.engine.ticks.records import Facts
 from umaserve.policy.base import Memory, PlanInfo
-from umaserve.policy.cost.model import RELIEVED, CostModel, learn, predict
+from umaserve.policy.cost.model import RELIEVED, CostModel, learn
+from umaserve.policy.cost.prediction import predict
 
 
 def believed(rows, ms):

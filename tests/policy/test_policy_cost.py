@@ -16,16 +16,13 @@ from hypothesis import strategies as st
 from umaserve.policy.cost.model import (
     FADED,
     FRESH,
-    IN_TURNS_COST,
     MODES,
     MOST_SURE,
     CostModel,
-    is_known,
-    largest_chunk,
     learn,
-    predict,
     prompt_class,
 )
+from umaserve.policy.cost.prediction import IN_TURNS_COST, is_known, largest_chunk, predict
 from umaserve.policy.cost.sweet_spot import LOOK_AT_MOST, WORTH
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +151,8 @@ def test_a_copy_answers_alike_and_forgetting_is_complete():
 _SCRIPT = """
 import json
 import numpy as np
-from umaserve.policy.cost.model import CostModel, largest_chunk, learn, predict
+from umaserve.policy.cost.model import CostModel, learn
+from umaserve.policy.cost.prediction import largest_chunk, predict
 rng = np.random.default_rng(1)
 cost = CostModel.unknown()
 said = []

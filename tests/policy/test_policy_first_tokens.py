@@ -13,7 +13,8 @@ from tools.sim_loads import INTERACTIVE, Load
 from tools.sim_machine import probed
 from tools.sim_run import NS
 from umaserve.policy.base import Memory
-from umaserve.policy.cost.model import learn, predict
+from umaserve.policy.cost.model import learn
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.guarded import TWICE
 from umaserve.policy.prompts import AGED, MIN_CHUNK
 from umaserve.policy.without_streams import (

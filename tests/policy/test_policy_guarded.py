@@ -30,7 +30,8 @@ from umaserve.policy.base import (
     Plan,
     Tick,
 )
-from umaserve.policy.cost.model import CostModel, largest_chunk, learn, predict
+from umaserve.policy.cost.model import CostModel, learn
+from umaserve.policy.cost.prediction import largest_chunk, predict
 from umaserve.policy.cost.sweet_spot import WORTH, find_rounds
 from umaserve.policy.guarded import plan_tick
 from umaserve.policy.latency_guard import EARNED, LEAST_CREDIT, MOST_CREDIT, settle_credit

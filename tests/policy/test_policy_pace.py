@@ -12,7 +12,7 @@ from tests.support.simulated import play, quiet
 from tools.sim_loads import BACKGROUND, INTERACTIVE, Load
 from tools.sim_run import NS
 from umaserve.policy.base import Memory
-from umaserve.policy.cost.model import predict
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.pace import PAUSE_MS, worthwhile_chunk
 from umaserve.wire.states import AUTO
 

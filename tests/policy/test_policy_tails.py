@@ -12,13 +12,8 @@ from umaserve.policy.base import (
     FLAG_GUARDED,
     PlanInfo,
 )
-from umaserve.policy.cost.model import (
-    TAIL_WIDTH,
-    CostModel,
-    learn,
-    learn_tail,
-    predict,
-)
+from umaserve.policy.cost.model import TAIL_WIDTH, CostModel, learn, learn_tail
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.latency_guard import TAIL_KNOWN, learn_tails
 
 CPU = "cpu-2core-0.5b"

@@ -13,7 +13,8 @@ from tools.sim_loads import BACKGROUND, INTERACTIVE, PRESETS, Load, agent, mixed
 from tools.sim_machine import probed, tick_ms
 from tools.simulate import figures, main
 from umaserve.policy.base import FEATURES
-from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel, predict, prompt_class
+from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel, prompt_class
+from umaserve.policy.cost.prediction import predict
 
 
 def test_a_stream_alone_takes_what_the_machine_takes():

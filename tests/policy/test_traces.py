@@ -82,7 +82,7 @@ def mean_of_ten(result: Result) -> float:
 def slowest_mean(name: str, result: Result) -> float:
     """Ms between tokens that every stream is to keep beside the others of this result."""
     from tools.sim_machine import probed, tick_ms
-    from umaserve.policy.cost.model import predict
+    from umaserve.policy.cost.prediction import predict
     from umaserve.policy.pace import worthwhile_chunk
 
     machine, streams = MACHINES[name], max_streams(result)

@@ -23,7 +23,7 @@ from umaserve.config import Config
 from umaserve.protocol import Limits, parse_message
 from umaserve.server.clients.intake import Intake
 from umaserve.server.daemon import Daemon
-from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.handle import Callbacks, EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.rows import NUDGE_EVERY_S
@@ -204,10 +204,8 @@ def test_what_can_wait_goes_with_the_next_message_or_by_itself() -> None:
     def nothing(*_: object) -> None: ...
 
     async def main() -> None:
-        handle = EngineHandle(
-            start, [], on_message=nothing, on_tokens=lambda _: False, on_wake=nothing,
-            on_log=nothing, loop_lock=LoopLock(),
-        )  # fmt: skip
+        callbacks = Callbacks(nothing, lambda _: False, nothing, nothing)
+        handle = EngineHandle(start, [], callbacks, loop_lock=LoopLock())
         handle.table, fd = t.SessionTable.create(t.TableSpec(2, 65))
         os.close(fd)
         handle._sender.open(ours)

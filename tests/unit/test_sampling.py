@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.one_row import one_row
 from umaserve.sampling import counted, kernels, mass, sampler, select
 from umaserve.sampling.params import SamplerTable, is_slow
 from umaserve.wire.messages import Sampling
@@ -23,16 +24,12 @@ class Bench:
         self.table = SamplerTable(1)
         self.scratch = sampler.Scratch.allocate(n_vocab, 512, 2)
         self.eog = np.array([1, 2], np.int32)
-        self.top_ids = np.zeros(20, np.int32)
-        self.top_logprobs = np.zeros(20, np.float32)
 
     def sample(self, row, settings, history=(), index=0):
         self.table.set(0, settings)
-        s = self.scratch
-        return sampler.sample_row(
-            row, 0, self.table.settings, np.array(history, np.int32), index, self.eog, s,
-            self.top_ids, self.top_logprobs,
-        )  # fmt: skip
+        rows = one_row(self.table, row.size, history, index, self.eog)
+        self.top_ids, self.top_logprobs = rows.top_ids[0, -1], rows.top_logprobs[0, -1]
+        return sampler.sample_row(row, 0, rows, self.scratch)
 
     def candidates(self, row, settings):
         self.table.set(0, settings)
@@ -66,7 +63,7 @@ def argmax(row):
 def top_k(row, k):
     s = sampler.Scratch.allocate(row.size, 1, 0)
     top = np.float32(select.find_maxima(row, s.maxima))
-    count = select.top_k(row, k, s.maxima, top, s.ids, s.values, s.keys, s.counted)
+    count = select.top_k(row, k, top, s)
     return s.ids[:count], s.values[:count]
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.one_row import one_row
 from tests.support.oracle import Oracle
 from umaserve.sampling import breakers, history, kernels, mass, sampler, select
 from umaserve.sampling.params import MU, SamplerTable
@@ -134,11 +135,10 @@ class Ours:
         self.settings = s
 
     def adjust(self, row: np.ndarray, tokens: list[int]) -> np.ndarray:
-        row, t = row.copy(), self.table
+        row, said = row.copy(), np.array(tokens, np.int32)
         history.adjust(
-            row, t.real[0], t.whole[0], t.bias_ids[0], t.bias_values[0],
-            np.array(tokens, np.int32), np.zeros(0, np.int32), self.packed, self.work,
-        )  # fmt: skip
+            row, 0, self.table.settings, said, np.zeros(0, np.int32), self.packed, self.work
+        )
         return row
 
     def survivors(self, row: np.ndarray, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -258,16 +258,15 @@ def test_mirostat_over_several_tokens(oracle, n_vocab, tau):
     """llama.cpp draws; what it drew moves our ``mu`` as it moves its own."""
     s = Sampling(mirostat=2, mirostat_tau=tau, mirostat_eta=0.3, temperature=0.9)
     chain, ours = Chain(oracle, n_vocab, s), Ours(n_vocab, s)
-    work = ours.work
-    mu = ours.table.real[0, MU]
+    work, real = ours.work, ours.table.real[0]
+    mu = real[MU]
     assert mu == 2 * tau
     for step in range(6):
         row = random_row(KINDS[step % 4], n_vocab)
         theirs = chain.apply(row)
         top = np.float32(select.find_maxima(row, work.maxima))
-        count = kernels.mirostat_candidates(
-            row, work.maxima, top, s.temperature, mu, work.ids, work.values, work.counted
-        )
+        real[MU] = mu
+        count = kernels.mirostat_candidates(row, top, real, work)
         odds = np.zeros(n_vocab)
         odds[theirs["id"]] = theirs["p"]
         different = np.setxor1d(theirs["id"], work.ids[:count])
@@ -278,9 +277,7 @@ def test_mirostat_over_several_tokens(oracle, n_vocab, tau):
         at = int(np.flatnonzero(work.ids[:count] == drawn)[0])
         u = float(cumulative[at] - 0.5 * odds[drawn])
         if odds[drawn] > 4 * TOLERANCE:
-            got, moved = kernels.mirostat_draw(
-                work.values, count, top, s.temperature, tau, s.mirostat_eta, mu, u, work.sums
-            )
+            got, moved = kernels.mirostat_draw(count, top, real, u, work)
             assert got == at
             assert moved == pytest.approx(
                 mu - s.mirostat_eta * (-math.log2(odds[drawn]) - tau), abs=1e-3
@@ -296,10 +293,7 @@ def test_mirostat_keeps_its_state_per_row():
     table.set(1, s)
     work = sampler.Scratch.allocate(1000, 16, 1)
     row = random_row("normal", 1000)
-    sampler.sample_row(
-        row, 1, table.settings, np.zeros(0, np.int32), 0, np.zeros(0, np.int32), work,
-        np.zeros(20, np.int32), np.zeros(20, np.float32),
-    )  # fmt: skip
+    sampler.sample_row(row, 1, one_row(table, row.size, slot=1), work)
     assert table.real[0, MU] == 6.0 and table.real[1, MU] != 6.0
     table.set(1, s)
     assert table.real[1, MU] == 6.0

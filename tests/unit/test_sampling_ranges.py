@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.one_row import one_row
 from umaserve.protocol.tables.fields import GENERATE_FIELDS
 from umaserve.sampling import history, sampler, select
 from umaserve.sampling.params import MU, SamplerTable
@@ -78,22 +79,18 @@ class Bench:
         self.table = SamplerTable(1)
         self.table.set(0, Sampling(**fields))
         self.work = sampler.Scratch.allocate(N_VOCAB, N_CTX, EOG.size)
-        self.top_ids = np.zeros(20, np.int32)
-        self.top_logprobs = np.zeros(20, np.float32)
 
     def adjusted(self, row: np.ndarray, said: list[int]) -> np.ndarray:
         t, row = self.table, row.copy()
         history.adjust(
-            row, t.real[0], t.whole[0], t.bias_ids[0], t.bias_values[0],
-            np.array(said, np.int32), EOG, np.zeros(1, np.int32), self.work,
-        )  # fmt: skip
+            row, 0, t.settings, np.array(said, np.int32), EOG, np.zeros(1, np.int32), self.work
+        )
         return row
 
     def sample(self, row: np.ndarray, said: list[int] = (), index: int = 0) -> tuple[int, float]:
-        return sampler.sample_row(
-            row.copy(), 0, self.table.settings, np.array(said, np.int32), index, EOG, self.work,
-            self.top_ids, self.top_logprobs,
-        )  # fmt: skip
+        rows = one_row(self.table, row.size, said, index, EOG)
+        self.top_logprobs = rows.top_logprobs[0, -1]
+        return sampler.sample_row(row.copy(), 0, rows, self.work)
 
 
 def banned_by(fields: dict[str, Any]) -> np.ndarray:

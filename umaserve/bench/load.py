@@ -84,20 +84,22 @@ class _Connection:
 class _Stream(_Connection):
     """An application that asks, reads the answer to its end, and asks again.
 
-    Its requests name their lane, or with ``app`` the program alone.  With ``more``, each prompt is
-    the previous prompt and ``more`` words, which the cache may hold.  ``once``: it asks when told.
+    Its requests name their lane, or the program alone, by its kind in `KINDS`.  With ``more``, each
+    prompt is the previous one and ``more`` words, which the cache may hold.  ``once``: it asks when
+    told.
     """
 
     def __init__(
-        self, load: Load, name: str, interactive: bool, words: int, tokens: int, *, once: bool,
-        app: str | None = None, more: int = 0,
+        self, load: Load, name: str, kind: str, words: int, tokens: int, *, once: bool,
+        more: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(load.path)
-        self._load, self.name, self._interactive, self._app = load, name, interactive, app
+        self._load, self.name = load, name
+        self._interactive, self._app = KINDS[kind]
         self._words, self._tokens, self._once = words, tokens, once
         self._more, self._text, self.waits = more, "", False  # to be told to ask on
         self._number = sum(answer.stream == name for answer in load.answers)
-        if app:  # else it is of this process, as all streams are
+        if self._app:  # else it is of this process, as all streams are
             self.send({"type": "info", "relays": True})
         self._answer: Answer
         self._id = ""
@@ -225,11 +227,10 @@ class Load:
         The first answers of interactive streams are of different lengths, so that they do not ask
         all at once ever after.  ``more``: see `_Stream`, which `ask_again` tells.
         """
-        interactive, app = KINDS[kind]
+        interactive, _ = KINDS[kind]
         for i in range(count):
             name = f"{kind}{i + 1}"
-            once = more > 0
-            stream = _Stream(self, name, interactive, words, tokens, once=once, app=app, more=more)
+            stream = _Stream(self, name, kind, words, tokens, once=more > 0, more=more)
             self._add(stream)
             stream.ask(max(1, tokens * (i + 1) // count) if interactive else None)
 
@@ -241,7 +242,8 @@ class Load:
 
     def ask_once(self, name: str, interactive: bool, words: int) -> Answer:
         """Send a request for one token on a connection of its own, and return its answer."""
-        stream = _Stream(self, name, interactive, words, 1, once=True)
+        kind = "interactive" if interactive else "background"
+        stream = _Stream(self, name, kind, words, 1, once=True)
         self._add(stream)
         return stream.ask()
 

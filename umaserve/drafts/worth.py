@@ -18,7 +18,8 @@ must have equally many tokens, that number is a power of two, and each row gets 
 from __future__ import annotations
 
 from umaserve.jit.compiled import INNER, njit
-from umaserve.policy.cost.model import N_ROWS, is_known, predict, row_class
+from umaserve.policy.cost.model import N_ROWS, row_class
+from umaserve.policy.cost.prediction import is_known, predict
 
 from .balance import is_fair, wait_off
 from .pace import another_pace, token_ms

@@ -20,7 +20,8 @@ from .base import (
     forget,
 )
 from .bytes.trim import background_tokens, hold_back
-from .cost.model import FADED, predict
+from .cost.model import FADED
+from .cost.prediction import predict
 from .cost.sweet_spot import HARDLY_KNOWN, WELL_KNOWN, find_rounds, go_on_looking, look_again
 from .isolation import isolate, run_isolated
 from .processor.offload import offload

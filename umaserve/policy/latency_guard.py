@@ -21,7 +21,8 @@ import numpy as np
 from umaserve.jit.compiled import INNER, njit
 
 from .base import ERROR_BUDGET, FLAG_GUARDED, KIND_DECODE
-from .cost.model import is_known, learn_tail, row_class
+from .cost.model import learn_tail, row_class
+from .cost.prediction import is_known
 from .pace import FAR_MS, PLANNED, is_hurried, longest_ms, mean_ms, note_gap, shared_ms
 
 # On an accelerator this share of what the cap leaves is planned for: predictions are not exact, and

@@ -11,7 +11,7 @@ from __future__ import annotations
 from umaserve.jit.compiled import INNER, njit
 
 from .base import KIND_DECODE, KIND_PROMPT
-from .cost.model import efficient_chunk, predict
+from .cost.prediction import efficient_chunk, predict
 from .shares import is_first, weight_of
 
 # Least share of the best tokens per ms that a chunk must reach.  With 0.7 a prompt that shares a

@@ -11,7 +11,7 @@ from __future__ import annotations
 from umaserve.jit.compiled import INNER, njit
 
 from .base import KIND_ASIDE, KIND_BACK_PROMPT, KIND_PROMPT
-from .cost.model import predict
+from .cost.prediction import predict
 
 MIN_CHUNK = 8  # prompt tokens of a chunk at least: below this, progress costs too much
 AGED = 0.25  # ms that a prompt counts as shorter for each ms that it has waited

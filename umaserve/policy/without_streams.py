@@ -14,7 +14,7 @@ from .base import (
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
 )
-from .cost.model import efficient_chunk, largest_chunk, predict
+from .cost.prediction import efficient_chunk, largest_chunk, predict
 from .fairness import add_decoders, is_late, waited_ms
 from .prompts import MIN_CHUNK, add_prompts, tokens_together, waiting_tokens
 

@@ -23,17 +23,18 @@ FARTHEST = 1e38  # of a logit from 0, so that the difference of any two is a flo
 
 
 @njit(nogil=True, cache=True)
-def adjust(row, real, whole, bias_ids, bias_values, history, eog, breakers, work):
-    """All changes that the settings ask for; returns how many entries of ``work.touched`` count.
+def adjust(row, slot, settings, history, eog, breakers, work):
+    """All changes that the slot's settings ask for; returns how many of ``work.touched`` count.
 
     Mirostat takes the place of the chain, penalties included, as in llama.cpp's server.
     """
+    real, whole = settings.real[slot], settings.whole[slot]
     changed = 0
     for i in range(whole[N_BIAS]):
-        token = bias_ids[i]
+        token = settings.bias_ids[slot, i]
         if 0 <= token < row.shape[0]:
             changed = note(row, token, changed, work)
-            row[token] += bias_values[i]
+            row[token] += settings.bias_values[slot, i]
     if whole[IGNORE_EOS]:
         for i in range(eog.shape[0]):
             changed = note(row, eog[i], changed, work)

@@ -6,6 +6,8 @@ blocks.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from umaserve.jit.compiled import INNER, njit
@@ -31,6 +33,21 @@ GUESSES = 10  # interpolated steps before plain bisection
 NOTHING = 1e-30  # more than all banned tokens together, less than any other that could be drawn
 BAND = np.float32(2.0)  # nats by which the search for a nucleus widens
 FARTHEST = np.float32(32.0)  # nats beyond which it takes everything
+
+
+class Reach(NamedTuple):
+    """How far from a value ``n`` candidates reach.
+
+    The first ``sure`` of them lie within ``near`` (float32, nats) and have the probability mass
+    ``mass``.  The others are farther than ``near`` and at most ``far`` away (float32); -1 and inf
+    where that is not known.
+    """
+
+    n: int
+    sure: int
+    mass: float
+    near: float
+    far: float
 
 
 @njit(nogil=True, cache=True)
@@ -135,13 +152,13 @@ def within(row, start, center, distance):
 
 
 @njit(**INNER)
-def gather_mass(row, maxima, top, center, target, ids, values, counted):
+def gather_mass(row, top, center, target, work):
     """Gather the tokens nearest to ``center``, in bands, until their mass passes ``target``.
 
-    Returns (count, sure, mass, near, far).  The first ``sure`` candidates lie within ``near``, and
-    have ``mass``, which is not more than ``target``.  The rest are the last band, up to ``far``;
-    ``cut_mass`` finds the edge among them.  Within a band ids ascend.
+    Returns a `Reach`, whose ``mass`` is not more than ``target``.  Candidates that are not sure are
+    the last band; ``cut_mass`` finds the edge among them.  Within a band ids ascend.
     """
+    ids, values = work.ids, work.values
     n = row.shape[0]
     one = np.uint64(1)
     near, far = np.float32(-1.0), BAND
@@ -151,7 +168,7 @@ def gather_mass(row, maxima, top, center, target, ids, values, counted):
     while True:
         first = count
         for group in range(0, blocks_of(n), BLOCK):
-            blocks = block_at_least(maxima, group, center - far)
+            blocks = block_at_least(work.maxima, group, center - far)
             while blocks:
                 start = (group + lowest_bit(blocks)) * BLOCK
                 blocks &= blocks - one
@@ -166,7 +183,7 @@ def gather_mass(row, maxima, top, center, target, ids, values, counted):
                     ids[count] = i
                     values[count] = row[i]
                     count += 1
-        counted[TAKEN] += count - first
+        work.counted[TAKEN] += count - first
         for i in range(first, count, BLOCK):
             if i + BLOCK <= count:
                 mass += block_exp_sum(values, i, top, np.float32(1.0))
@@ -174,7 +191,7 @@ def gather_mass(row, maxima, top, center, target, ids, values, counted):
                 for j in range(i, count):
                     mass += exp_negative(values[j] - top)
         if mass > target * 1.00001 or far > FARTHEST:
-            return count, sure, sure_mass, sure_near, far
+            return Reach(count, sure, sure_mass, sure_near, far)
         if mass <= target:
             sure, sure_mass, sure_near = count, mass, far
         near = far
@@ -182,33 +199,16 @@ def gather_mass(row, maxima, top, center, target, ids, values, counted):
 
 
 @njit(**INNER)
-def keep_mass(row, maxima, count, top, center, target, beyond, ids, values, keys, counted):
-    """Keep those nearest to ``center`` until their mass is ``target`` (``beyond``: more than it).
-
-    Of the first ``count`` candidates, or of the whole row for 0; returns how many are left.
-    """
-    sure, mass, near, far = 0, 0.0, np.float32(-1.0), np.float32(np.inf)
-    if count == 0:
-        count, sure, mass, near, far = gather_mass(
-            row, maxima, top, center, target, ids, values, counted
-        )
-    if sure > 0 and (mass > target or (mass == target and not beyond)):
-        return sure
-    return sure + cut_mass(
-        ids[sure:], values[sure:], count - sure, near, far, top, center, target - mass, beyond, keys
-    )
-
-
-@njit(**INNER)
-def cut_mass(ids, values, count, near, far, top, center, target, beyond, keys):
+def cut_mass(reach, top, center, target, beyond, work):
     """Keep the candidates nearest to ``center`` until their mass is ``target``; returns how many.
 
-    ``beyond``: until it is more than that.  The one that gets it there stays.  With ``top`` for
-    ``center`` these are the most likely.  Their order stays; equally near ones count in it.
-    ``near`` and ``far``, float32: all are farther than the one and none than the other; -1 and inf
-    where that is not known.  Bisection over the distance leaves at most FEW to sort, or more where
-    all are equally near.
+    Of those behind the sure ones of ``reach``.  ``beyond``: until it is more than that.  The one
+    that gets it there stays.  With ``top`` for ``center`` these are the most likely.  Their order
+    stays; equally near ones count in it.  Bisection over the distance leaves at most FEW to sort,
+    or more where all are equally near.
     """
+    ids, values, keys = work.ids[reach.sure :], work.values[reach.sure :], work.keys
+    count, near, far = reach.n - reach.sure, reach.near, reach.far
     mass = 0.0
     if count > FEW:
         if far < np.inf and exp_sum(values, count, top, 1.0) <= target:

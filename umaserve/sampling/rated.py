@@ -23,9 +23,7 @@ def rate_left(row, token, count, temperature, wanted, work, top_ids, top_logprob
         top = largest(work.maxima, work.maxima.shape[0])
         total = np.log(exp_sum(row, row.shape[0], top, inverse))
         if wanted > 0:
-            count = top_k(
-                row, wanted, work.maxima, top, work.ids, work.values, work.keys, work.counted
-            )
+            count = top_k(row, wanted, top, work)
     else:
         top = largest(work.values, count)
         total = np.log(exp_sum(work.values, count, top, inverse))

@@ -31,7 +31,7 @@ from .vector import BLOCK
 
 TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICAL_P
 XTC_PROBABILITY, XTC_THRESHOLD = P.XTC_PROBABILITY, P.XTC_THRESHOLD
-TAU, ETA, MU = P.TAU, P.ETA, P.MU
+MU = P.MU
 TOP_K, LOGPROBS, SEED, MIROSTAT = P.TOP_K, P.LOGPROBS, P.SEED, P.MIROSTAT
 BREAKERS, N_BREAKERS, MASK, AFTER = P.BREAKERS, P.N_BREAKERS, P.MASK, P.AFTER
 
@@ -114,25 +114,22 @@ def candidates(row, real, whole, top, index, work):
     (temperature alone).  ``work.maxima`` and ``top`` are the maxima of the row's blocks, and of the
     row.  ``index`` is the random number's counter.
     """
-    n = row.shape[0]
-    ids, values, keys, maxima = work.ids, work.values, work.keys, work.maxima
-    counted = work.counted
     count = 0
-    if 0 < whole[TOP_K] < n:
-        count = top_k(row, whole[TOP_K], maxima, top, ids, values, keys, counted)
+    if 0 < whole[TOP_K] < row.shape[0]:
+        count = top_k(row, whole[TOP_K], top, work)
     if real[TYPICAL_P] < 1.0:
-        count = typical_p(row, maxima, count, top, real[TYPICAL_P], ids, values, keys, counted)
-        top = largest(values, count)
+        count = typical_p(row, count, top, real[TYPICAL_P], work)
+        top = largest(work.values, count)
     if real[TOP_P] < 1.0:
-        count = top_p(row, maxima, count, top, real[TOP_P], ids, values, keys, counted)
+        count = top_p(row, count, top, real[TOP_P], work)
     if real[MIN_P] > 0.0:
-        count = min_p(row, maxima, count, top, real[MIN_P], ids, values, counted)
+        count = min_p(row, count, top, real[MIN_P], work)
     if (
         real[XTC_PROBABILITY] > 0.0
         and real[XTC_THRESHOLD] <= XTC_MAX_THRESHOLD
         and uniform(whole[SEED] ^ XTC_STREAM, index) <= real[XTC_PROBABILITY]
     ):
-        count, top = xtc(row, maxima, count, top, real[XTC_THRESHOLD], ids, values, counted)
+        count, top = xtc(row, count, top, real[XTC_THRESHOLD], work)
     return count, top
 
 
@@ -149,13 +146,8 @@ def choose(row, real, whole, top, index, work):
         return best, 1
     u = uniform(whole[SEED], index)
     if whole[MIROSTAT]:
-        mu = real[MU]
-        count = mirostat_candidates(
-            row, work.maxima, top, temperature, mu, work.ids, work.values, work.counted
-        )
-        at, real[MU] = mirostat_draw(
-            work.values, count, top, temperature, real[TAU], real[ETA], mu, u, work.sums
-        )
+        count = mirostat_candidates(row, top, real, work)
+        at, real[MU] = mirostat_draw(count, top, real, u, work)
         return np.int64(work.ids[at]), count
     count, top = candidates(row, real, whole, top, index, work)
     if count == 0:
@@ -165,17 +157,18 @@ def choose(row, real, whole, top, index, work):
 
 
 @njit(nogil=True, cache=True, _nrt=True)
-def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logprobs):
+def sample_row(row, slot, rows, work):
     """Draw a token from a row, or NO_CHOICE; returns (token, log-probability).
 
     ``row`` float32[n_vocab], C-contiguous, is read in place; biases, penalties and a mask change
-    it.  ``settings`` (Settings) holds the settings of all slots.  ``history`` int32: the tokens
-    before this one.  ``index``: how many tokens this request has generated, the random number's
-    counter.  ``work`` (Scratch) belongs to the calling thread.  ``top_ids``/``top_logprobs``: room
-    for 20 alternatives, filled when the request asked for logprobs.  Log-probabilities are of
-    the model's own distribution before any setting, or (AFTER) of the distribution that settings
-    leave, as in llama.cpp's server.
+    it.  Settings, earlier tokens and room for 20 alternatives are those of ``slot`` in ``rows``
+    (Rows).  Alternatives are filled when the request asked for logprobs.  The random number's
+    counter is the number of generated tokens.  ``work`` (Scratch) belongs to the calling thread.
+    Log-probabilities are of the model's own distribution before any setting, or (AFTER) of the
+    distribution that settings leave, as in llama.cpp's server.
     """
+    at, settings = rows.n_tokens[slot], rows.settings
+    top_ids, top_logprobs = rows.top_ids[slot, at], rows.top_logprobs[slot, at]
     real, whole = settings.real[slot], settings.whole[slot]
     top = NEGATIVE_INFINITY
     total = 0.0
@@ -186,17 +179,12 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
         wanted = whole[LOGPROBS]
         top_ids[:] = -1
         if wanted > 0:
-            found = top_k(
-                row, wanted, work.maxima, top, work.ids, work.values, work.keys, work.counted
-            )
+            found = top_k(row, wanted, top, work)
             for i in range(found):
                 top_ids[i] = work.ids[i]
                 top_logprobs[i] = work.values[i] - total
     breakers = carray(pointer(whole[BREAKERS]), (whole[N_BREAKERS],), np.int32)
-    changed = adjust(
-        row, real, whole, settings.bias_ids[slot], settings.bias_values[slot], history, eog,
-        breakers, work,
-    )  # fmt: skip
+    changed = adjust(row, slot, settings, rows.tokens[slot, :at], rows.eog, breakers, work)
     work.counted[TAKEN] += changed  # their values, for the logprobs
     masked = whole[MASK] != 0
     if masked:
@@ -206,7 +194,7 @@ def sample_row(row, slot, settings, history, index, eog, work, top_ids, top_logp
         top = find_maxima(row, work.maxima)
     if masked and not top > NEGATIVE_INFINITY:
         return np.int64(NO_CHOICE), 0.0
-    token, count = choose(row, real, whole, top, index, work)
+    token, count = choose(row, real, whole, top, at - rows.n_prompt[slot], work)
     logprob = 0.0
     if whole[LOGPROBS] >= 0 and not before:
         logprob = rate_left(
@@ -232,7 +220,7 @@ def sample_rows(first, n, rows, work):
     """
     for i in range(first, first + n):
         slot, address = rows.slots[i], rows.addresses[i]
-        at, wants = rows.n_tokens[slot], rows.settings.whole[slot]
+        wants = rows.settings.whole[slot]
         if wants[MASK] == LATE:
             rows.sampled[i] = NO_CHOICE
             continue
@@ -241,11 +229,8 @@ def sample_rows(first, n, rows, work):
             count_row(row, address, work.counted)
             rows.sampled[i] = NO_NUMBERS
             continue
-        token, value = sample_row(
-            row, slot, rows.settings, rows.tokens[slot, :at], at - rows.n_prompt[slot], rows.eog,
-            work, rows.top_ids[slot, at], rows.top_logprobs[slot, at],
-        )  # fmt: skip
+        token, value = sample_row(row, slot, rows, work)
         count_row(row, address, work.counted)
         rows.sampled[i] = token if token < 0 or row[token] < np.inf else NO_NUMBERS
         if wants[LOGPROBS] >= 0:
-            rows.logprob[slot, at] = value
+            rows.logprob[slot, rows.n_tokens[slot]] = value

@@ -163,16 +163,17 @@ def kth_threshold(values, count, k, top, slack):
 
 
 @njit(**INNER)
-def gather_from(row, maxima, low, ids, values, counted):
-    """Every entry of ``row`` that is at least ``low``, in id order; returns how many.
+def gather_from(row, low, work):
+    """Every entry of ``row`` that is at least ``low``, in id order, to ``work``; returns how many.
 
-    ``counted``, int64: where ``umaserve.sampling.counted`` keeps what was taken out of the row.
+    ``work.maxima`` are those of ``find_maxima``.
     """
+    ids, values = work.ids, work.values
     n = row.shape[0]
     one = np.uint64(1)
     count = 0
     for group in range(0, blocks_of(n), BLOCK):
-        blocks = block_at_least(maxima, group, low)
+        blocks = block_at_least(work.maxima, group, low)
         while blocks:
             start = (group + lowest_bit(blocks)) * BLOCK
             blocks &= blocks - one
@@ -185,7 +186,7 @@ def gather_from(row, maxima, low, ids, values, counted):
                 ids[count] = i
                 values[count] = row[i]
                 count += 1
-    counted[TAKEN] += count
+    work.counted[TAKEN] += count
     return count
 
 
@@ -244,25 +245,26 @@ def keep_largest(ids, values, count, k, top):
 
 
 @njit(nogil=True, cache=True)
-def top_k(row, k, maxima, top, ids, values, keys, counted):
-    """The ``k`` largest of ``row`` into ``ids`` and ``values``; returns how many.
+def top_k(row, k, top, work):
+    """The ``k`` largest of ``row`` to ``work.ids`` and ``work.values``; returns how many.
 
     Fewer than ``k`` where the others are -inf, which bans them.  Descending where ``k`` is at most
-    SORTED_K, else in id order.  Of equal values the lower id wins.  ``maxima`` and ``top`` are
-    those of ``find_maxima``; ``keys`` is uint64 scratch; ``counted`` as for ``gather_from``.
+    SORTED_K, else in id order.  Of equal values the lower id wins.  ``work.maxima`` and ``top`` are
+    those of ``find_maxima``.
     """
+    ids, values = work.ids, work.values
     n = row.shape[0]
     k = min(k, n)
     n_blocks = blocks_of(n)
     if k <= n_blocks:
-        low = kth_threshold(maxima, n_blocks, k, top, k // 4 + 8)
+        low = kth_threshold(work.maxima, n_blocks, k, top, k // 4 + 8)
     else:
         low = kth_threshold(row, n, k, top, k // 4 + 8)
-    count = gather_from(row, maxima, low, ids, values, counted)
+    count = gather_from(row, low, work)
     if k > SORTED_K or count > 2 * k + BLOCK:
         if count > k:
             count = keep_largest(ids, values, count, k, top)
         if k > SORTED_K:
             return count
-    sort_descending(ids, values, count, keys)
+    sort_descending(ids, values, count, work.keys)
     return min(count, k)

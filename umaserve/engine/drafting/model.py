@@ -19,7 +19,8 @@ from umaserve.drafts.worth import could_gain
 from umaserve.engine.native.batch import to_come
 from umaserve.engine.native.calls import call_i64_ptr_i32, now_ns
 from umaserve.jit.compiled import INNER, njit
-from umaserve.policy.cost.model import learn, predict
+from umaserve.policy.cost.model import learn
+from umaserve.policy.cost.prediction import predict
 from umaserve.sampling.select import argmax, find_maxima, row_at
 
 from .heads import catch_up

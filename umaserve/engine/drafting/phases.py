@@ -20,7 +20,7 @@ from umaserve.engine.native.batch import to_come
 from umaserve.engine.native.calls import cut_end
 from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import KIND_DECODE
-from umaserve.policy.cost.model import predict
+from umaserve.policy.cost.prediction import predict
 from umaserve.wire.states import RUNNING, WAITING
 
 from .records import ALWAYS, SHORT_ANSWER

@@ -12,6 +12,7 @@ import numpy as np
 
 from umaserve import llama
 from umaserve.llama import Context, Library, Model, purpose
+from umaserve.llama.adapters import Adapters
 from umaserve.models.experts import why_not_used
 from umaserve.models.gguf import GGUFInfo, check_gguf
 from umaserve.models.header import GGUFError
@@ -34,7 +35,7 @@ from .abilities import (
     why_no_shift,
     why_no_way_back,
 )
-from .contexts import bytes_of, open_context, sizes_of
+from .contexts import Sizes, bytes_of, open_context, sizes_of
 from .loaded import PROCESSOR, CannotLoad, Loaded, usable_cores
 
 # How long a thread of libgomp waits for the others before it sleeps, in turns of its loop.  Its own
@@ -57,7 +58,7 @@ def load(
     """Load what ``start`` asks for.  Raises CannotLoad with a reason for the user.
 
     ``wait_for_imports`` returns when no other thread imports anything.  To be called in the thread
-    of the ticks.  Long: a field for each thing that is known of a model.
+    of the ticks.
     """
     control.send(m.LoadProgress(0.0, "start"))
     facts, began = _file_facts(start.model_path), time.monotonic()
@@ -65,22 +66,17 @@ def load(
     n_ctx, snapshots = _cells(library, start, info)
     model = _open_model(library, start, info, control)
     wait_for_imports()  # what is free in the memory of this process is looked at below
-    from . import unused_memory  # it loads a compiler
-
     _refuse(_why_no_use(model, info), model)
     adapters = lora.open_adapters(start, model, info.architecture)
     on_processor = (device := _device_name(library, start)) == PROCESSOR
     n_seq = start.n_seq + spare_sequences(start.n_seq, on_processor, model)
     wanted = sizes_of(start, n_ctx, n_seq, snapshots)
     control.send(m.LoadProgress(1.0, "context"))
-    # an accelerator's library may have told a device where this memory lies
-    lean = not start.pretouch and on_processor and library.build.backend == "cpu"
-    before = unused_memory.private_memory() if lean else []
     mark = library.log_position()
-    context, sizes, encodes = open_context(start, model, info, wanted, control)
-    adapters.set(context)
+    context, sizes, encodes, unused_bytes = _open_context(
+        start, model, info, wanted, adapters, control, on_processor
+    )
     load_warnings.tell(control, model, mark, start, info, device)
-    unused_bytes = unused_memory.give_back_since(before) if lean else 0
     no_way_back = why_no_way_back(start, context, wanted.snapshots)
     kv_bytes, state_bytes = bytes_of(start, context, sizes.n_ctx)
     _write_pieces(start, model, pieces_fd)
@@ -208,6 +204,21 @@ def _open_model(
         )
     except llama.LlamaError as error:
         raise CannotLoad(str(error)) from error
+
+
+def _open_context(
+    start: m.Start, model: Model, info: GGUFInfo, wanted: Sizes, adapters: Adapters,
+    control: Control, on_processor: bool,
+) -> tuple[Context, Sizes, bool, int]:  # fmt: skip
+    """Return what `open_context` does, and the bytes of unused memory that were given back."""
+    from . import unused_memory  # it loads a compiler
+
+    # an accelerator's library may have told a device where this memory lies
+    lean = not start.pretouch and on_processor and model.library.build.backend == "cpu"
+    before = unused_memory.private_memory() if lean else []
+    context, sizes, encodes = open_context(start, model, info, wanted, control)
+    adapters.set(context)
+    return context, sizes, encodes, unused_memory.give_back_since(before) if lean else 0
 
 
 def describe(start: m.Start, loaded: Loaded, start_ms: float) -> m.Ready:

@@ -9,7 +9,8 @@ import numpy as np
 from umaserve.cache.entry import Entry
 from umaserve.cache.whole import MARK, checkpoints
 from umaserve.engine.model.loaded import Loaded
-from umaserve.policy.cost.model import CostModel, predict
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.cost.prediction import predict
 from umaserve.wire import table as t
 
 from .copies import WholeStates

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from umaserve.cache.entry import Entry, Part
 from umaserve.engine.cells.accounting import cells_used
 from umaserve.engine.cells.sequences import Sequences
-from umaserve.policy.cost.model import CostModel, predict
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.cost.prediction import predict
 from umaserve.wire import table as t
 
 from .copies import Pieces, WholeStates

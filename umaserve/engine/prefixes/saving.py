@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from umaserve.llama import Context
-from umaserve.policy.cost.model import CostModel, predict
+from umaserve.policy.cost.model import CostModel
+from umaserve.policy.cost.prediction import predict
 from umaserve.wire import table as t
 
 from .checkpoints import SHARE, Checkpoints

@@ -29,25 +29,25 @@ ALONE_NS = 300_000_000  # the same where nobody else has a row
 
 
 @njit(nogil=True, cache=True)
-def ask_for_masks(count, slots, whole, native):
-    """Wake whoever makes the masks of the first ``count`` rows of ``slots`` int32.
+def ask_for_masks(slots, whole, native):
+    """Wake whoever makes the masks of the rows in ``slots`` int32.
 
     ``whole`` int64[n_slots, N_WHOLE] is of their settings.
     """
-    for i in range(count):
+    for i in range(slots.size):
         wakes = whole[slots[i], CONSTRAINT]
         if wakes:
             call_i64_i32_ptr_i64(native.write, wakes - 1, native.byte.ctypes.data, 1)
 
 
 @njit(nogil=True, cache=True)
-def ask_ahead(count, slots, counts, tokens, n_tokens, whole, ahead, native):
-    """Wake whoever makes masks, for those behind the drafts of the first ``count`` of ``slots``.
+def ask_ahead(slots, counts, tokens, n_tokens, whole, ahead, native):
+    """Wake whoever makes masks, for those behind the drafts of the rows in ``slots`` int32.
 
     ``tokens`` int32[n_slots, most]: what the tick verifies, ``counts`` int32[n_slots] for each row,
     behind its ``n_tokens`` int32[n_slots].  They are copied into ``ahead`` (`Ahead`).
     """
-    for i in range(count):
+    for i in range(slots.size):
         slot = slots[i]
         wakes = whole[slot, CONSTRAINT]
         if wakes == 0 or counts[slot] == 0:
@@ -63,8 +63,8 @@ def ask_ahead(count, slots, counts, tokens, n_tokens, whole, ahead, native):
 
 
 @njit(nogil=True, cache=True)
-def await_masks(count, states, slots, n_tokens, whole, right, ahead, native, pool):
-    """Say with which mask each of the first ``count`` rows of ``slots`` int32 is sampled.
+def await_masks(slots, states, n_tokens, whole, right, ahead, native, pool):
+    """Say with which mask each of the rows in ``slots`` int32 is sampled.
 
     ``n_tokens`` int32[n_slots]: each row's tokens, which its mask has to be for.  The last of them
     are the first ``right`` int32[n_slots] of the tick's drafts: a mask made behind these will do
@@ -72,7 +72,7 @@ def await_masks(count, states, slots, n_tokens, whole, right, ahead, native, poo
     of the ``states`` int32 runs.  A row that is alone in its tick may have taken turns with others.
     """
     began, patience = 0, ALONE_NS
-    for i in range(count):
+    for i in range(slots.size):
         slot = slots[i]
         if whole[slot, CONSTRAINT] == 0:
             continue

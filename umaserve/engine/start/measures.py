@@ -13,7 +13,8 @@ from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefill.second_context import SLOW_CHUNK_MS, measure_slices
 from umaserve.engine.prefill.worker import PrefillWorker
 from umaserve.policy.bytes.bandwidth import Budget
-from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, predict
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.processor.slices import SLICED_CHUNK
 
 from .bandwidth_probe import probe_bandwidth

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from umaserve.engine.model.loaded import Loaded
-from umaserve.policy.cost.model import FADED, ROW_EDGES, CostModel, is_known, learn, predict
+from umaserve.policy.cost.model import FADED, ROW_EDGES, CostModel, learn
+from umaserve.policy.cost.prediction import is_known, predict
 from umaserve.wire.header import AbortWords
 
 from .bare_ticks import BareTicks, depth

@@ -14,7 +14,8 @@ from umaserve.policy.base import (
     FLAG_TRIMMED,
 )
 from umaserve.policy.bytes import bandwidth
-from umaserve.policy.cost.model import RELIEVED, learn, predict
+from umaserve.policy.cost.model import RELIEVED, learn
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.latency_guard import learn_tails, settle_credit
 from umaserve.policy.without_streams import note_done
 from umaserve.sampling.params import SLOW

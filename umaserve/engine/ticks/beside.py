@@ -12,7 +12,7 @@ from umaserve.engine.prefill.chunk_stack import choose_owner, next_part_ms, next
 from umaserve.engine.prefill.orders import give_orders, grant_chunk
 from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import BACK_WAIT_MS, KIND_DECODE
-from umaserve.policy.cost.model import is_known
+from umaserve.policy.cost.prediction import is_known
 from umaserve.policy.processor.slices import learn_longest
 
 UNLIKE = 2  # ticks after a change of shape: a captured graph has to be made again

@@ -165,7 +165,7 @@ def fill_batch(loop):
     if loop.drafts.marks.given:
         wanted = loop.drafts.wanted
         ask_ahead(
-            loop.drafts.marks.rows, wanted.rows, wanted.counts, loop.drafts.tokens,
+            wanted.rows[: loop.drafts.marks.rows], wanted.counts, loop.drafts.tokens,
             loop.columns.n_tokens, loop.rows.settings.whole, loop.ahead, loop.native,
         )  # fmt: skip
     read, attended = _reads(entries, plan, loop.columns, loop.drafts)

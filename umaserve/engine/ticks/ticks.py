@@ -181,9 +181,9 @@ def sort_rows(loop):
 def sample(loop, count):
     """Choose tokens for the next ``count`` rows."""
     work, flight = loop.work, loop.work.flight
-    slots = loop.batch.out_slot[flight.settled :]
+    slots = loop.batch.out_slot[flight.settled : flight.settled + count]
     await_masks(
-        count, loop.state.state, slots, loop.columns.n_tokens, loop.rows.settings.whole,
+        slots, loop.state.state, loop.columns.n_tokens, loop.rows.settings.whole,
         loop.drafts.right, loop.ahead, loop.native, loop.pool,
     )  # fmt: skip
     sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
@@ -207,7 +207,7 @@ def settle_rows(loop, count, tick):
     work.out.ended = settle(
         columns, work, slots, work.sampled[first:], count, at_ns, work.out.ended,
     )  # fmt: skip
-    ask_for_masks(count, slots, loop.rows.settings.whole, loop.native)
+    ask_for_masks(slots[:count], loop.rows.settings.whole, loop.native)
     flight.settled += count
 
 

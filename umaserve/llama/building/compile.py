@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,34 @@ class Plan:
     jobs: int
 
 
+@dataclass(frozen=True)
+class Commands:
+    """Commands of a build: their tools, and what all of them write to.
+
+    They keep ``lock``, a descriptor, open: the build's lock lasts as long as they do.
+    """
+
+    tools: Toolchain
+    log: Path
+    report: Reporter
+    lock: int
+    jobs: int
+
+    def run(
+        self, command: Sequence[str | Path], what: str, on_line: Callable[[str], None],
+        env: Mapping[str, str], hint: str = "",
+    ) -> None:  # fmt: skip
+        """Run a command to its end (`run_logged`)."""
+        run_logged(
+            command, self.log, what=what, hint=hint, env=env, keep_open=[self.lock],
+            on_line=on_line,
+        )  # fmt: skip
+
+    def compile(self, folder: Path, *targets: str) -> list[str | Path]:
+        """Return the command that compiles targets in ``folder``, which cmake has configured."""
+        return [self.tools.ninja, "-C", folder, "-j", str(self.jobs), *targets]
+
+
 def default_jobs() -> int:
     """Compilers to run at once: one a processor, as far as memory allows."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -102,10 +130,7 @@ def compile_tree(
     commit: str,
     folder: Path,
     plan: Plan,
-    tools: Toolchain,
-    log: Path,
-    report: Reporter,
-    lock: int,
+    commands: Commands,
     *,
     peers_of: Path | None = None,
 ) -> Path:
@@ -114,6 +139,7 @@ def compile_tree(
     That is the libraries, or with `peers_of` (a build) the programs, linked to its libraries.
     """
     folder.mkdir()
+    tools = commands.tools
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     onoff = "ON" if peers_of else "OFF"
     arguments: list[str | Path] = [
@@ -134,26 +160,17 @@ def compile_tree(
     environment = _environment(tree, folder, tools)
     hint = f"Other backends: {builds.BUILD_COMMAND} --backend {'|'.join(builds.BACKENDS)}"
     what = "llama-server and the benchmarks" if peers_of else f"libllama ({plan.choice.backend})"
-    with report.step(f"Configuring {what}") as step:
-        run_logged(
+    with commands.report.step(f"Configuring {what}") as step:
+        commands.run(
             arguments,
-            log,
-            what=f"configuring {what} with cmake",
-            hint=hint,
-            env=environment,
-            keep_open=[lock],
-            on_line=lambda line: step.update(None, None, line.strip(" -\n")),
+            f"configuring {what} with cmake",
+            lambda line: step.update(None, None, line.strip(" -\n")),
+            environment,
+            hint,
         )
-    with report.step(f"Compiling {what}") as step:
-        run_logged(
-            [tools.ninja, "-C", folder, "-j", str(plan.jobs), *(PEERS if peers_of else ("llama",))],
-            log,
-            what=f"compiling {what}",
-            hint=hint,
-            env=environment,
-            keep_open=[lock],
-            on_line=ninja_reader(step.update),
-        )
+    with commands.report.step(f"Compiling {what}") as step:
+        build = commands.compile(folder, *(PEERS if peers_of else ("llama",)))
+        commands.run(build, f"compiling {what}", ninja_reader(step.update), environment, hint)
     return folder / "bin"
 
 

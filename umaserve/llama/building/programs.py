@@ -17,19 +17,13 @@ from pathlib import Path
 from umaserve.llama import builds
 
 from . import BuildError
-from .compile import ninja_reader
-from .process import run_logged
-from .progress import Reporter
-from .toolchain import Toolchain
+from .compile import Commands, ninja_reader
 
 FOR_CHAT = ("common/chat.h", "common/json.h", "common/jinja/runtime.h", "common/parsers/parsers.h")
 _FOR_EYES = ("tools/mtmd/mtmd.h", "tools/mtmd/clip.cpp", "vendor/stb/stb_image.h")
 
 
-def make_chat(
-    tree: Path, build: builds.Build, aside: Path, jobs: int, tools: Toolchain, log: Path,
-    report: Reporter, lock: int,
-) -> None:  # fmt: skip
+def make_chat(tree: Path, build: builds.Build, aside: Path, commands: Commands) -> None:
     """Puts uma-chat, or the reason why there is none, into ``build.chat_dir``.
 
     ``tree`` is llama.cpp's source; ``aside`` is a folder for what is made on the way.
@@ -42,36 +36,29 @@ def make_chat(
         why = f"the llama.cpp source of this build has no chat layer that is known (no {missing})"
     else:
         try:
-            program = _compile(
-                "uma-chat", builds.CHAT_SOURCES, [f"-DLLAMA_TREE={tree}"], aside / "chat-build",
-                jobs, tools, log, report, lock,
-            )  # fmt: skip
+            defines = [f"-DLLAMA_TREE={tree}"]
+            folder = aside / "chat-build"
+            program = _compile("uma-chat", builds.CHAT_SOURCES, defines, folder, commands)
             shutil.copy2(program, out / program.name)
             templates = tree / "models" / "templates"
             if templates.is_dir():  # of models that llama.cpp knows, for tests
                 shutil.copytree(templates, out / templates.name)
         except BuildError as error:
-            report.say(str(error))
-            why = f"uma-chat could not be built from this llama.cpp source; {log} says why"
+            commands.report.say(str(error))
+            why = f"uma-chat could not be built from this llama.cpp source; {commands.log} says why"
     if why:
-        report.say(f"warning: conversations (`messages`) will be refused: {why}")
+        commands.report.say(f"warning: conversations (`messages`) will be refused: {why}")
         (out / builds.CHAT_ABSENT).write_text(f"{why}\n", "utf-8")
     _replace(build.chat_dir, out)
 
 
-def make_eyes(
-    tree: Path, build: builds.Build, aside: Path, jobs: int, tools: Toolchain, log: Path,
-    report: Reporter, lock: int,
-) -> None:  # fmt: skip
+def make_eyes(tree: Path, build: builds.Build, aside: Path, commands: Commands) -> None:
     """Put uma-eyes into ``build.eyes_dir``.  Raises `BuildError` where it cannot be built."""
     for name in _FOR_EYES:
         if not (tree / name).exists():
             raise BuildError(f"uma-eyes cannot be built: this llama.cpp source has no {name}")
     defines = [f"-DLLAMA_TREE={tree}", f"-DLLAMA_BUILD={build.path}"]
-    program = _compile(
-        "uma-eyes", builds.EYES_SOURCES, defines, aside / "eyes-build",
-        jobs, tools, log, report, lock,
-    )  # fmt: skip
+    program = _compile("uma-eyes", builds.EYES_SOURCES, defines, aside / "eyes-build", commands)
     out = aside / "eyes"
     out.mkdir()
     shutil.copy2(program, out / program.name)
@@ -88,18 +75,17 @@ def _replace(folder: Path, made: Path) -> None:
 
 
 def _compile(
-    name: str, sources: Path, defines: list[str], folder: Path, jobs: int, tools: Toolchain,
-    log: Path, report: Reporter, lock: int,
-) -> Path:  # fmt: skip
+    name: str, sources: Path, defines: list[str], folder: Path, commands: Commands
+) -> Path:
     """Compile a program of this package in ``folder``; returns its file."""
+    tools = commands.tools
     configure: list[str | Path] = [
         tools.cmake, "-S", sources, "-B", folder, "-G", "Ninja",
         f"-DCMAKE_MAKE_PROGRAM={tools.ninja}", *defines,
     ]  # fmt: skip
     environment = {**os.environ, "CC": tools.cc, "CXX": tools.cxx, "NINJA_STATUS": "[%f/%t] "}
-    build: list[str | Path] = [tools.ninja, "-C", folder, "-j", str(jobs)]
-    with report.step(f"Compiling {name}") as step:
+    with commands.report.step(f"Compiling {name}") as step:
         read, what = ninja_reader(step.update), f"compiling {name}"
-        for command in (configure, build):
-            run_logged(command, log, what=what, env=environment, keep_open=[lock], on_line=read)
+        for command in (configure, commands.compile(folder)):
+            commands.run(command, what, read, environment)
     return folder / name

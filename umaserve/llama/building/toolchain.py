@@ -1,9 +1,10 @@
-"""Compilers, cmake and ninja: what the machine has, and what to do about what it lacks."""
+"""Compilers, cmake, ninja, headers: what the machine has, and what to do about what it lacks."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -215,3 +216,56 @@ def pip_command() -> list[str]:
             f"Install it, then run this again:  {sys.executable} -m ensurepip"
         )
     return [*command, "--disable-pip-version-check", "--no-input"]
+
+
+def fetch_commands(folder: Path) -> str:
+    """Shell script that unpacks newer Vulkan and SPIR-V headers below `folder` through apt.
+
+    apt works on lists and a cache of its own in `folder`, so nothing of the system changes and no
+    root is needed. The mirror is the one that the system's own sources name.
+    """
+    release = _os_release()
+    suite = {"debian": "trixie", "ubuntu": "noble"}.get(release)
+    if suite is None or not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        raise BuildError(
+            "newer Vulkan headers can be fetched on Debian and Ubuntu only.\n"
+            "Elsewhere unpack them by hand and give --vulkan-headers DIR."
+        )
+    mirror, there = _apt_mirror(), shlex.quote(str(folder))
+    keyring = Path(f"/usr/share/keyrings/{release}-archive-keyring.gpg")
+    signed = f"[signed-by={keyring}] " if keyring.exists() else ""
+    options = (
+        f"-o Dir::Etc::SourceList={there}/apt/sources.list -o Dir::Etc::SourceParts=/dev/null "
+        f"-o Dir::State::Lists={there}/apt/lists -o Dir::Cache={there}/apt/cache "
+        "-o APT::Sandbox::User= -o Acquire::Languages=none"
+    )
+    section = "main" if release == "debian" else "main universe"
+    return (
+        f"set -eu\nmkdir -p {there}/apt/lists/partial {there}/apt/cache/archives/partial\n"
+        f"cd {there}/apt\n"
+        f"echo 'deb {signed}{mirror} {suite} {section}' > sources.list\n"
+        f"apt-get {options} update\n"
+        f"apt-get {options} download libvulkan-dev spirv-headers\n"
+        f'for deb in *.deb; do dpkg-deb -x "$deb" {there}; done\n'
+    )
+
+
+def _os_release() -> str:
+    try:
+        text = Path("/etc/os-release").read_text("utf-8")
+    except OSError:
+        return ""
+    match = re.search(r'^ID="?(\w+)', text, flags=re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def _apt_mirror() -> str:
+    """The first Debian or Ubuntu mirror in apt's own sources."""
+    done = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    for mirror in done.stdout.split():
+        if "debian" in mirror or "ubuntu" in mirror:
+            return mirror
+    raise BuildError("apt names no mirror; run apt-get update, then this again.")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import INNER, njit
 
-from .model import predict, row_class
+from .model import row_class
+from .prediction import predict
 
 # ticks of a shape after which its cost is doubted less, and not any more
 HARDLY_KNOWN, WELL_KNOWN = 8.0, 32.0

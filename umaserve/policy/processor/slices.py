@@ -27,7 +27,8 @@ from umaserve.policy.base import (
     SINCE_DECODE,
     SLICES,
 )
-from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class, largest_chunk
+from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
+from umaserve.policy.cost.prediction import largest_chunk
 from umaserve.policy.latency_guard import EARNED, SPARE, strictest_cap
 
 from .offload import list_prompts

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import AGEING, KIND_PROMPT, SINCE_INTERACTIVE
-from umaserve.policy.cost.model import largest_chunk, predict
+from umaserve.policy.cost.prediction import largest_chunk, predict
 from umaserve.policy.fairness import waited_ms
 from umaserve.policy.prompts import MIN_CHUNK, waiting_tokens
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import KIND_BACK_DECODE, KIND_BACK_PROMPT, SINCE_DECODE, SINCE_PROMPT
-from umaserve.policy.cost.model import largest_chunk, predict
+from umaserve.policy.cost.prediction import largest_chunk, predict
 from umaserve.policy.fairness import is_late
 from umaserve.policy.prompts import MIN_CHUNK, waiting_tokens
 

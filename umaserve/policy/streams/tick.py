@@ -19,7 +19,7 @@ from umaserve.policy.base import (
     SINCE_INTERACTIVE,
     SINCE_PROMPT,
 )
-from umaserve.policy.cost.model import predict
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.fairness import add_decoders
 from umaserve.policy.processor.slices import grant_slice
 from umaserve.policy.prompts import add_prompts

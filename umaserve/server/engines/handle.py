@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import trio
@@ -47,26 +47,34 @@ UNKILLABLE_S = 5.0  # from SIGKILL to when nobody waits for its end any more
 APPS_KEPT = 256  # of requests that are over
 
 
+class Callbacks(NamedTuple):
+    """Functions that an `EngineHandle` calls with itself; they must not block.
+
+    ``on_message`` gets what the engine says.  When the table changed, ``on_tokens`` is called by a
+    thread of its own that holds ``loop_lock``, and must not touch trio.  If that returned True,
+    ``on_wake`` is then called in the loop.  So it is ten times a second while requests run, in case
+    a wake byte was lost.  ``on_log`` gets a level and a line instead of the handle.
+    """
+
+    on_message: Callable[[EngineHandle, m.ToFront], None]
+    on_tokens: Callable[[EngineHandle], bool]
+    on_wake: Callable[[EngineHandle], None]
+    on_log: Callable[[str, str], None]
+
+
 class EngineHandle:
     """A running (or starting, or ended) engine.
 
-    ``on_message(handle, message)`` gets what the engine says.  When the table changed,
-    ``on_tokens(handle)`` is called by a thread of its own that holds ``loop_lock``, and must not
-    touch trio.  If that returned True, ``on_wake(handle)`` is then called in the loop.  So it is
-    ten times a second while requests run, in case a wake byte was lost.  All are plain functions
-    and must not block.  ``service`` is the number of the `Service` whose requests it runs,
-    ``need_bytes`` the memory that it is predicted to take.
+    ``service`` is the number of the `Service` whose requests it runs, ``need_bytes`` the memory
+    that it is predicted to take.
     """
 
     def __init__(
         self,
         start: m.Start,
         command: Sequence[str],
+        callbacks: Callbacks,
         *,
-        on_message: Callable[[EngineHandle, m.ToFront], None],
-        on_tokens: Callable[[EngineHandle], bool],
-        on_wake: Callable[[EngineHandle], None],
-        on_log: Callable[[str, str], None],
         loop_lock: LoopLock,
         hang_floor_s: float = 0.0,
         service: int = 0,
@@ -97,8 +105,8 @@ class EngineHandle:
         self.pid = self.spawned_ns = 0
         self.exit: EngineExit | None = None
         self._command = list(command)
-        self._on_message, self._on_log = on_message, on_log
-        self._on_tokens, self._on_wake, self._loop_lock = on_tokens, on_wake, loop_lock
+        self._callbacks, self._on_log = callbacks, callbacks.on_log
+        self._loop_lock = loop_lock
         self._pulse = EnginePulse(hang_floor_s)
         self._told_to_end = False
         self._hung = False
@@ -263,7 +271,7 @@ class EngineHandle:
             return True
 
     def _awake(self) -> None:
-        self._call(self._on_wake)
+        self._call(self._callbacks.on_wake)
 
     def _close(self) -> None:
         process = self._process
@@ -349,7 +357,7 @@ class EngineHandle:
             case m.Log():
                 self._on_log(message.level, message.text)
                 return
-        self._call(self._on_message, message)
+        self._call(self._callbacks.on_message, message)
 
     async def _read_wake(self, fd: int, eof: trio.Event) -> None:
         self._loop_lock.start()
@@ -370,7 +378,7 @@ class EngineHandle:
                 with self._loop_lock:
                     if self.exit is not None:
                         return
-                    more = self._call(self._on_tokens)
+                    more = self._call(self._callbacks.on_tokens)
                 if more:
                     loop.run_sync_soon(self._awake, idempotent=True)
         except trio.RunFinishedError:

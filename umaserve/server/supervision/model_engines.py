@@ -12,7 +12,7 @@ from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.identity import ModelIdentity
 from umaserve.models.projector import projector_of
-from umaserve.server.engines.handle import EngineHandle
+from umaserve.server.engines.handle import Callbacks, EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_watch import watch_file
 from umaserve.server.engines.next_try import NextTry
@@ -114,13 +114,11 @@ class ModelEngines(abc.ABC):
 
     def spawn(self, start: m.Start) -> EngineHandle:
         """Start an engine beside those that there are."""
+        reader = self.sessions.reader
         engine = EngineHandle(
             start,
             self._machine.command,
-            on_message=self.on_message,
-            on_tokens=self.sessions.reader.on_tokens,
-            on_wake=self.sessions.reader.on_wake,
-            on_log=self.log,
+            Callbacks(self.on_message, reader.on_tokens, reader.on_wake, self.log),
             loop_lock=self._machine.loop_lock,
             hang_floor_s=self.config.hang_timeout_s,
             service=self.service.number,

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 
 from umaserve import __version__
-from umaserve.cli.common import guarded
+from umaserve.cli.parts.common import guarded
 from umaserve.llama import builds
 from umaserve.llama.building import (
     BuildError,

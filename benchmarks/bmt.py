@@ -34,7 +34,7 @@ from umaserve import llama
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.start.bandwidth_probe import probe_bandwidth
 from umaserve.llama.traffic import Traffic
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.policy.bytes import bandwidth
 from umaserve.system.processor import logical_cores
 

@@ -34,7 +34,7 @@ from benchmarks.setting import Series
 from benchmarks.sides import ServerSetting, Theirs, quiet_death
 from benchmarks.timeline import Phase
 from benchmarks.web import Caller, Model, Server, settle, warm_up
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 

@@ -22,7 +22,7 @@ from benchmarks.names import OURS, THEIRS
 from benchmarks.sides import Ours, ServerSetting, Side, Theirs, ours, theirs
 from benchmarks.timeline import Phase, Row, rows_of, write_csv
 from umaserve.bench.prompts import Prompts
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 
 LARGE = 8 << 30
 """Bytes of a model of which four copies may not fit."""

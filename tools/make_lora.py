@@ -16,7 +16,7 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 
 import gguf_container as container  # noqa: E402
 
-from umaserve.models.gguf import check_gguf  # noqa: E402
+from umaserve.models.gguf.faults import check_gguf  # noqa: E402
 
 F32 = 0
 CHANGED = ("attn_q.weight", "attn_output.weight")

@@ -23,8 +23,8 @@ import make_model  # noqa: E402
 from umaserve.assets import demo_model_path  # noqa: E402
 from umaserve.engine.model.capacity import auto_cells, find_fits  # noqa: E402
 from umaserve.llama.memory import kv_bytes_per_cell  # noqa: E402
-from umaserve.models.gguf import check_gguf  # noqa: E402
-from umaserve.models.header import GGUFError, GGUFInfo  # noqa: E402
+from umaserve.models.gguf.faults import check_gguf  # noqa: E402
+from umaserve.models.gguf.header import GGUFError, GGUFInfo  # noqa: E402
 from umaserve.models.kv_shape import KvKind  # noqa: E402
 from umaserve.wire import messages as m  # noqa: E402
 

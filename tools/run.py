@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping
 
 from umaserve.cli import is_model
-from umaserve.cli.common import Parser
-from umaserve.cli.local_http import HOST, PORT, in_use, is_free
 from umaserve.cli.models.suggest import sentence
+from umaserve.cli.parts.common import Parser
+from umaserve.cli.parts.local_http import HOST, PORT, in_use, is_free
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models.chosen import chosen
 from umaserve.models.finding.reference import DEMO

@@ -15,7 +15,7 @@ from benchmarks.forced import CHAIN, Forced, Heard, chain, grammar, woven
 from benchmarks.machine import ratio, spread
 from benchmarks.names import OURS, THEIRS
 from benchmarks.repeated_texts import COPIES, PIECES, PLAIN, Text, Texts, repeated_share
-from umaserve.engine.constraints import gbnf
+from umaserve.engine.constraints.grammar import check as gbnf
 
 WORDS, ANSWER = 240, 1000
 

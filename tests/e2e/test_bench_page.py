@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench_results import made, samples
-from umaserve.bench import charts, drawing
-from umaserve.bench.page import page, picture_paths, write_report
+from umaserve.bench.report import charts, drawing
+from umaserve.bench.report.page import page, picture_paths, write_report
 from umaserve.bench.result import Result
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from tests.support.fixtures.commands import TIMEOUT, environment, outcome, run, start
 from tests.support.fixtures.fake_daemon import FakeDaemon
-from umaserve.cli import COMMANDS, foreign
+from umaserve.cli import COMMANDS
 from umaserve.cli.chat import command as chat
+from umaserve.cli.parts import foreign
 
 
 @pytest.fixture

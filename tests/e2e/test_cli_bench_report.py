@@ -259,7 +259,7 @@ def check_colours(picture: Path, name: str) -> None:
     import numpy as np
     from PIL import Image
 
-    from umaserve.bench import charts
+    from umaserve.bench.report import charts
 
     pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
     paper = pixels[2, 2]

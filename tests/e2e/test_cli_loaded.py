@@ -18,7 +18,7 @@ from tests.support.fixtures.fake_daemon import FakeDaemon
 from tests.support.fixtures.tmux_pane import MISSING, Pane, tmux
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess, eventually
-from umaserve.cli.local_http import with_local_http
+from umaserve.cli.parts.local_http import with_local_http
 from umaserve.client import Client
 from umaserve.config import load_config
 from umaserve.llama.builds import cache_root

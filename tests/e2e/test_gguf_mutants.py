@@ -28,7 +28,7 @@ from umaserve import llama
 from umaserve.engine.model import boot
 from umaserve.engine.model.loaded import CannotLoad
 from umaserve.llama import purpose
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.wire import messages as m
 from umaserve.wire import table
 
@@ -96,7 +96,7 @@ def tried(tmp_path: Path, count: int, seed: int) -> Counter[str]:
 
 
 def few_ended(found: Counter[str]) -> bool:
-    """One in two hundred may still end its engine; before `umaserve.models.shape` 2.5 did."""
+    """One in two hundred may still end its engine; before `umaserve.models.gguf.shape` 2.5 did."""
     return found[gguf_trial.CRASHED] * 200 <= found.total()
 
 

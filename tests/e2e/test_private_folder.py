@@ -20,7 +20,7 @@ from tests.support.jit_copies import _COMPILE, _FOLDER, _USE, copies, run
 from tests.support.patches.engine_faults import temporary_folder
 from tests.support.quiet_build import quiet
 from tests.support.strangers import UID, as_stranger, give_away, only_root
-from umaserve.engine.model.cost_file import CostFile
+from umaserve.engine.model.costs.cost_file import CostFile
 from umaserve.llama import builds, library
 from umaserve.llama.building import toolchain
 from umaserve.llama.building.locking import file_lock

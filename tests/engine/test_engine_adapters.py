@@ -220,6 +220,6 @@ def test_wrong_files_are_refused_in_words(tmp_path: Path) -> None:
 
 
 def check(path: Path) -> str:
-    from umaserve.models.gguf import check_gguf
+    from umaserve.models.gguf.faults import check_gguf
 
     return check_gguf(path).architecture

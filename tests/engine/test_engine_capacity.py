@@ -27,10 +27,10 @@ from umaserve.engine.model.contexts import sizes_of
 from umaserve.llama.memory import state_shape
 from umaserve.model_settings import AdapterSettings
 from umaserve.models.adapter import adapter_bytes
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS, ModelFile
-from umaserve.server.engines.model_start import memory_of
+from umaserve.server.engines.start.model_start import memory_of
 from umaserve.wire import messages as m
 
 sys.path.insert(0, str(ROOT / "tools"))

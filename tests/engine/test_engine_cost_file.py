@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from umaserve.engine.model.cost_file import KEEP, RUNS, CostFile, identity
+from umaserve.engine.model.costs.cost_file import KEEP, RUNS, CostFile, identity
 from umaserve.llama.adapters import Adapters
 from umaserve.policy.cost.model import CostModel, learn
 from umaserve.policy.cost.prediction import predict

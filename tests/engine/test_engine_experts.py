@@ -12,7 +12,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import write_header, write_model
 from umaserve.models.experts import why_not_used
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.wire import messages as m
 
 PROMPT = [300 + 7 * k for k in range(40)]

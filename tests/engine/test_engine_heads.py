@@ -15,7 +15,7 @@ from tests.support.patches.engine_faults import disturbed_and_checked
 from tests.support.patches.scripted import heads_with_few_cells
 from tests.support.small_models import write_model
 from umaserve.engine.model import heads
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.wire import messages as m
 
 SHAPES = ["qwen35-mtp-micro", "qwen35moe-mtp-micro", "glm4moe-mtp-micro"]

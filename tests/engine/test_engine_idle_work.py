@@ -19,9 +19,9 @@ from tests.support.patches.thread_choices import measured_beside_another_program
 from tests.support.small_models import write_model
 from tests.support.waiting import until
 from umaserve import llama
-from umaserve.engine.model import cost_keeper
-from umaserve.engine.model.cost_file import CostFile
-from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.costs import cost_keeper
+from umaserve.engine.model.costs.cost_file import CostFile
+from umaserve.engine.model.costs.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native import abort

@@ -12,7 +12,7 @@ from tests.support.patches.engine_faults import low_memory_lock_limit
 from tests.support.small_models import write_header, write_model
 from umaserve import llama
 from umaserve.engine.model import load_warnings
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.wire import messages as m
 
 pytestmark = pytest.mark.slow

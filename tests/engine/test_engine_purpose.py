@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.small_models import vocabulary_file, write_header, write_model
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.models.purpose import why_no_model
 
 ENCODER_DECODER = "it is an encoder-decoder model (t5)"

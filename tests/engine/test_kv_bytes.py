@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.small_models import write_model
 from umaserve import llama
 from umaserve.assets import demo_model_path
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.models.kv_shape import KvKind, KvShape
 
 TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_0")

@@ -19,7 +19,7 @@ from tests.support.small_models import write_model
 from umaserve import llama
 from umaserve.assets import demo_model_path
 from umaserve.llama import model as llama_model
-from umaserve.models.gguf import GGML_TYPES, check_gguf
+from umaserve.models.gguf.faults import GGML_TYPES, check_gguf
 from umaserve.models.kv_shape import KV_TYPES, KvKind
 
 
@@ -45,7 +45,7 @@ def vocabulary(library: llama.Library, request: pytest.FixtureRequest) -> Iterat
 def test_importing_loads_neither_numpy_nor_cffi() -> None:
     program = (
         "import sys, umaserve.llama as llama, umaserve.llama.builds as builds\n"
-        "from umaserve.models.gguf import check_gguf\n"
+        "from umaserve.models.gguf.faults import check_gguf\n"
         "builds.installed()\n"
         "heavy = ('numpy', 'cffi', '_cffi_backend', 'numba')\n"
         "print([name for name in heavy if name in sys.modules])"

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import make_model  # noqa: E402
 from gguf_shapes import SHAPES  # noqa: E402
 
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFInfo, GGUFTensor
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFInfo, GGUFTensor
 
 VOCABULARY = 8192  # instead of 151936, which the reader below takes ten seconds for
 

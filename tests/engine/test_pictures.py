@@ -33,7 +33,7 @@ from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
 from umaserve.assets import demo_model_path
 from umaserve.gateway.translate.pictures import MARKER
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 
 FIRST, SECOND = png(64, 48, 3), png(48, 64, 11)
 

@@ -13,10 +13,10 @@ from tests.support.small_models import RECURRENT, write_model
 from umaserve.assets import demo_model_path
 from umaserve.config import Config
 from umaserve.llama.memory import state_shape
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.models.needs import ENGINE_BYTES, look_at
 from umaserve.models.states import GO_BACK, RESERVED, SNAPSHOT_SHARE, SNAPSHOTS
-from umaserve.server.engines.model_start import Need, memory_of, start_message
+from umaserve.server.engines.start.model_start import Need, memory_of, start_message
 from umaserve.wire import messages as m
 
 OTHERS = [

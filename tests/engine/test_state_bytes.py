@@ -10,7 +10,7 @@ import pytest
 from tests.support.small_models import RECURRENT, write_model
 from umaserve import llama
 from umaserve.llama.memory import state_shape
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.models.states import GO_BACK
 
 HEAD = 128  # bytes of a saved state that are no numbers of layers

@@ -18,8 +18,8 @@ from tests.support.engine_driver import DrivenEngine
 from tests.support.waiting import until
 from umaserve import llama
 from umaserve.engine.model import thread_places as tp
-from umaserve.engine.model.cost_file import CostFile
-from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.costs.cost_file import CostFile
+from umaserve.engine.model.costs.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import usable_cores
 from umaserve.policy.cost.model import CostModel
 

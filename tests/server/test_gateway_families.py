@@ -12,7 +12,7 @@ from tests.support.gateway import Posted, post, sse
 from tests.support.http_client import ask, port_of
 from tests.support.real_daemon import real
 from tests.support.server_harness import DaemonProcess
-from umaserve.gateway.families.ollama_models import _capabilities
+from umaserve.gateway.families.ollama.models import _capabilities
 
 HELLO = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0}

@@ -18,7 +18,7 @@ from tests.support.gateway import begun, everything, gateway, post, sse
 from tests.support.http_client import port_of
 from tests.support.server_harness import DaemonProcess, eventually
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.translate import answering
+from umaserve.gateway.translate.answers import answering
 
 CHAT, TEXT, OURS = "/v1/chat/completions", "/v1/completions", "/generate"
 STREAMS = {

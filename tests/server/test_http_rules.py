@@ -6,7 +6,7 @@ import pytest
 
 from umaserve.gateway.families.own import FORMATS
 from umaserve.gateway.host import host_is_ours, host_of
-from umaserve.gateway.translate.accept import preferred
+from umaserve.gateway.translate.answers.accept import preferred
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

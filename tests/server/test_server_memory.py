@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from umaserve.assets import demo_model_path
 from umaserve.config import Config
 from umaserve.models import needs as memory
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.kv_shape import KvKind, KvShape
 from umaserve.models.needs import ModelFile, look_at
 from umaserve.models.states import StateShape
-from umaserve.server.engines.model_start import (
+from umaserve.server.engines.start.model_start import (
     Need,
     memory_of,
     start_message,

@@ -17,8 +17,8 @@ from tests.support.patches.front import stuck_files, unkillable
 from tests.support.server_harness import DaemonProcess, RawClient, eventually, model_file
 from umaserve.config import ConfigError, load_config
 from umaserve.models import needs as memory
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError
 from umaserve.system.regular_file import NotRegular, open_regular
 
 KINDS = ("pipe", "socket", "device", "folder", "link to a pipe")

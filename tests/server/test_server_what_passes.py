@@ -23,7 +23,7 @@ from tests.support.server_harness import (
     model_file,
 )
 from umaserve.server.engines.descriptors import ENGINE, Reserve
-from umaserve.server.engines.next_try import LONGEST_S, NextTry, pause_s
+from umaserve.server.engines.start.next_try import LONGEST_S, NextTry, pause_s
 
 DESCRIPTORS = 64
 

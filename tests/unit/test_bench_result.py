@@ -26,8 +26,8 @@ from umaserve.bench.figures import (
     prompt_rate,
 )
 from umaserve.bench.load import Sample
+from umaserve.bench.report.table import COLUMNS, rows, shown, text, unlabelled_text, verdict_text
 from umaserve.bench.result import CAP, PACE, Verdict
-from umaserve.bench.table import COLUMNS, rows, shown, text, unlabelled_text, verdict_text
 from umaserve.bench.timeline import Answer, Phase
 
 quick = settings(untimed, max_examples=40)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error
-from umaserve.gateway.families.anthropic_history import conversation
-from umaserve.gateway.families.anthropic_shapes import no_thread, tool_fields
+from umaserve.gateway.families.anthropic.history import conversation
+from umaserve.gateway.families.anthropic.shapes import no_thread, tool_fields
 from umaserve.gateway.families.openai.items import Tools, messages_of
+from umaserve.gateway.translate.answers.parts import Call
 from umaserve.gateway.translate.messages import in_order
-from umaserve.gateway.translate.parts import Call
 
 
 def text(words: str) -> dict[str, str]:

@@ -14,10 +14,10 @@ from umaserve.gateway.daemon.refusal import (
     ollama_error,
     openai_error,
 )
-from umaserve.gateway.families.anthropic import _Events
-from umaserve.gateway.families.ollama import _Lines
+from umaserve.gateway.families.anthropic.messages import _Events
+from umaserve.gateway.families.ollama.chat import _Lines
 from umaserve.gateway.families.openai.chat import _ChatChunks, _choice
-from umaserve.gateway.translate.answering import Translator
+from umaserve.gateway.translate.answers.answering import Translator
 
 USAGE = {"prompt_tokens": 9, "cached_tokens": 4, "completion_tokens": 7}
 CALL = {"index": 0, "id": "call_1", "name": "read"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from umaserve.engine.constraints.gbnf import MAX_BYTES, BadGrammar, check
+from umaserve.engine.constraints.grammar.check import MAX_BYTES, BadGrammar, check
 
 CHESS = r"""
 # a game of chess, moves only

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from umaserve.assets import demo_model_path
 from umaserve.engine.model import capacity
 from umaserve.llama import memory_needed
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.kv_shape import KvKind
 from umaserve.wire import messages as m
 

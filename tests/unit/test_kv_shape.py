@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umaserve.config import load_config
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.kv_shape import KvKind, KvShape
-from umaserve.server.engines.model_start import kv_kind
+from umaserve.server.engines.start.model_start import kv_kind
 
 TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_0")
 BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_0": 18 / 32}

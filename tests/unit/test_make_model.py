@@ -33,7 +33,7 @@ import gguf_shapes  # noqa: E402
 import make_model  # noqa: E402
 
 from tests.support.made_models import library, small, written  # noqa: E402
-from umaserve.models.gguf import check_gguf  # noqa: E402
+from umaserve.models.gguf.faults import check_gguf  # noqa: E402
 
 __all__ = ["library"]  # a fixture
 

@@ -19,10 +19,10 @@ from umaserve.cli.models.command import _legend
 from umaserve.cli.models.estimate import Learned, Machine, bytes_per_token, estimate
 from umaserve.cli.models.graphics import own_memory
 from umaserve.cli.models.listing import kind_text, speed_text
-from umaserve.engine.model import cost_file
+from umaserve.engine.model.costs import cost_file
 from umaserve.llama import builds
 from umaserve.models.about import About, about, billions
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.models.needs import ENGINE_BYTES
 from umaserve.policy.cost.model import PROMPT_EDGES, ROW_EDGES, CostModel
 from umaserve.system.own_python import run_module

@@ -19,8 +19,8 @@ from rich.console import Console
 from tests.support.fixtures.commands import TIMEOUT, environment, run
 from tests.support.fixtures.fake_daemon import HOSTILE, FakeDaemon
 from tests.support.fixtures.untimed import untimed
-from umaserve.bench import table
 from umaserve.bench.progress import Stages
+from umaserve.bench.report import table
 from umaserve.cli import bench as cli_bench
 from umaserve.dashboard.canvas.terminal import Terminal
 from umaserve.server.log.lines import Log

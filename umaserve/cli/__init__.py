@@ -80,8 +80,8 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith("-") and not is_model(arguments[0]):
         name, arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        from umaserve.cli.common import in_a_line, say
-        from umaserve.cli.foreign import hint
+        from umaserve.cli.parts.common import in_a_line, say
+        from umaserve.cli.parts.foreign import hint
 
         say(in_a_line(f"umaserve has no `{name}`; {hint(name, list(COMMANDS))}"))
         return 2
@@ -91,15 +91,15 @@ def _dispatch(arguments: list[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status.  ``arguments`` defaults to ``sys.argv[1:]``."""
-    from umaserve.cli.common import guarded
+    from umaserve.cli.parts.common import guarded
 
     return guarded(_dispatch, list(sys.argv[1:] if arguments is None else arguments))
 
 
 def generate_main(arguments: Sequence[str] | None = None) -> int:
     """``uma-cli``: ``umaserve generate`` under a name of its own."""
-    from umaserve.cli.common import guarded
     from umaserve.cli.generate import generate
+    from umaserve.cli.parts.common import guarded
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda words: generate(words, "uma-cli"), given)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, add_socket, say, show
+from umaserve.cli.parts.common import EXIT_OK, EXIT_USAGE, Parser, add_socket, say, show
 from umaserve.client import Client
 from umaserve.texts import path_of, sendable_path
 from umaserve.visible import visible

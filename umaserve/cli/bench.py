@@ -11,13 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from umaserve.cli.common import (
-    EXIT_OK,
-    EXIT_SERVER,
-    Parser,
-    add_socket,
-    say,
-)
+from umaserve.cli.parts.common import EXIT_OK, EXIT_SERVER, Parser, add_socket, say
 from umaserve.system.own_file import NotOurs, check_own, write_own
 from umaserve.visible import for_reader
 
@@ -178,7 +172,7 @@ def _write(result: Result, options: argparse.Namespace, stages: Stages) -> list[
         write_own(options.csv, to_csv(result.answers, result.origin_s).encode())
         written.append(options.csv)
     if options.report:
-        from umaserve.bench.page import write_report
+        from umaserve.bench.report.page import write_report
 
         stages.stage("drawing the report")
         written += write_report(result, options.report)
@@ -190,7 +184,7 @@ def _show(result: Result, written: list[Path]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from umaserve.bench.table import short_text, text, unlabelled_text, verdict_text
+    from umaserve.bench.report.table import short_text, text, unlabelled_text, verdict_text
 
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     console.print()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, say
+from umaserve.cli.parts.common import EXIT_CANNOT_SERVE, EXIT_OK, say
 from umaserve.llama import builds
 from umaserve.llama.leftovers import is_of_another_version
 

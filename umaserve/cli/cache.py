@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, in_a_line, show
+from umaserve.cli.parts.common import EXIT_OK, Parser, add_socket, in_a_line, show
 from umaserve.client import Client
 
 if TYPE_CHECKING:

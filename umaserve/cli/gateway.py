@@ -6,7 +6,14 @@ import signal
 
 import trio
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, add_socket, say
+from umaserve.cli.parts.common import (
+    EXIT_CANNOT_SERVE,
+    EXIT_OK,
+    EXIT_USAGE,
+    Parser,
+    add_socket,
+    say,
+)
 from umaserve.client.connect import socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 from umaserve.server.clients.keep_socket import keep_socket

@@ -9,7 +9,7 @@ import stat
 import sys
 from typing import Any
 
-from umaserve.cli.common import (
+from umaserve.cli.parts.common import (
     EXIT_OK,
     EXIT_SERVER,
     Parser,
@@ -20,8 +20,8 @@ from umaserve.cli.common import (
     say,
     show,
 )
-from umaserve.cli.pictures import picture_parts
-from umaserve.cli.reading import Reading
+from umaserve.cli.parts.pictures import picture_parts
+from umaserve.cli.parts.reading import Reading
 from umaserve.client import Client, Eos, ServerError, Token
 
 RAW_TOKENS = 256  # of a completion, where nobody says how many

@@ -9,7 +9,15 @@ import sys
 import time
 from typing import Any
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, in_a_line, say, show
+from umaserve.cli.parts.common import (
+    EXIT_CANNOT_SERVE,
+    EXIT_OK,
+    Parser,
+    add_socket,
+    in_a_line,
+    say,
+    show,
+)
 from umaserve.client import Client, ConnectionFailed, ServerError
 from umaserve.client.connect import socket_path
 from umaserve.system.peer import Peer

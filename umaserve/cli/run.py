@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import Any
 
-from umaserve.cli.common import (
+from umaserve.cli.parts.common import (
     EXIT_CANNOT_SERVE,
     EXIT_OK,
     EXIT_USAGE,
@@ -100,7 +100,7 @@ def _serve_instead(path: str, name: str, model: str, info: dict[str, Any]) -> in
 def _start(path: str, model: str) -> int:
     """Start a daemon that stays, and wait until it answers; an exit status."""
     from umaserve.cli.build import is_whole, make_whole
-    from umaserve.cli.local_http import with_local_http
+    from umaserve.cli.parts.local_http import with_local_http
     from umaserve.config import ConfigError, load_config
     from umaserve.system.own_python import run_module
     from umaserve.system.private_folder import make_private

@@ -6,9 +6,17 @@ import sys
 from functools import partial
 
 from umaserve.cli.build import is_whole, make_whole
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show, silence
-from umaserve.cli.local_http import with_local_http
 from umaserve.cli.models.choose import NoModel, somebody_asks, with_model
+from umaserve.cli.parts.common import (
+    EXIT_CANNOT_SERVE,
+    EXIT_OK,
+    EXIT_USAGE,
+    Parser,
+    say,
+    show,
+    silence,
+)
+from umaserve.cli.parts.local_http import with_local_http
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
 
 

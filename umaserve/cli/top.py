@@ -8,7 +8,15 @@ import re
 import sys
 import time
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser, add_socket, say, show, silence
+from umaserve.cli.parts.common import (
+    EXIT_CANNOT_SERVE,
+    EXIT_OK,
+    Parser,
+    add_socket,
+    say,
+    show,
+    silence,
+)
 from umaserve.client import Client
 from umaserve.client.connect import socket_path
 from umaserve.system.own_file import write_own

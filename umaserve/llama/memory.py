@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.kv_shape import HeaderNumbers, KvKind, KvShape
 from umaserve.models.states import StateShape
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umaserve.models.experts import used_key
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError
 
 from .errors import ModelLoadError
 from .library import Library

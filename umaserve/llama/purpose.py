@@ -7,7 +7,7 @@ or is empty where nothing is wrong.
 
 from __future__ import annotations
 
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.purpose import makes_vectors
 
 from .context import Context

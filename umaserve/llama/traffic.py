@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from umaserve.models.header import GGUFInfo, GGUFTensor
+from umaserve.models.gguf.header import GGUFInfo, GGUFTensor
 from umaserve.models.kv_shape import KvKind
 
 from .memory import kv_bytes_per_cell

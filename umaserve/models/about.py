@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from .gguf import check_gguf
-from .header import GGUFError, GGUFInfo
+from .gguf.faults import check_gguf
+from .gguf.header import GGUFError, GGUFInfo
 from .identity import file_facts
 from .kv_shape import is_size
 from .purpose import role_of, why_no_model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .gguf import check_gguf
-from .header import GGUFError
+from .gguf.faults import check_gguf
+from .gguf.header import GGUFError
 
 MATRICES = (".lora_a", ".lora_b")
 

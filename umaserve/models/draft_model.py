@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .gguf import check_gguf
-from .header import GGUFError
+from .gguf.faults import check_gguf
+from .gguf.header import GGUFError
 from .kv_shape import KvKind, KvShape, padded
 
 CELLS = 16_384  # KV cells of a draft model at most: longer texts have no drafts of it

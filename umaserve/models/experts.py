@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .header import GGUFInfo
+from .gguf.header import GGUFInfo
 
 
 def used_key(info: GGUFInfo) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeGuard
 
-from .gguf import GGML_TYPES
-from .header import GGUFError
+from .gguf.faults import GGML_TYPES
+from .gguf.header import GGUFError
 
 KV_TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8,

@@ -11,11 +11,11 @@ from pathlib import Path
 from umaserve.texts import path_of
 
 from .draft_model import may_have_heads
-from .header import GGUFError
+from .gguf.header import GGUFError
+from .gguf.reader import HeaderReader, open_model
 from .identity import model_files
 from .kv_shape import KvKind, KvShape, is_size
 from .purpose import role_of
-from .reader import HeaderReader, open_model
 from .states import StateShape
 
 LEAST_CELLS = 4096  # KV cells where nobody chose, however little memory there is

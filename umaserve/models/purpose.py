@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .header import GGUFInfo
+from .gguf.header import GGUFInfo
 
 POOLING_RANK = 4  # LLAMA_POOLING_TYPE_RANK
 

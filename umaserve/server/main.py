@@ -21,7 +21,7 @@ import trio
 from umaserve.chat.plain_turns import NOTE
 from umaserve.config import Config
 from umaserve.models import needs as memory
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.protocol import E_LIMIT_002, STOPPING
 from umaserve.server import activation
 from umaserve.server.agent_check import AgentCheck, open_agent_check
@@ -35,8 +35,8 @@ from umaserve.server.engines.descriptors import (
     raise_limit,
     why_too_few,
 )
-from umaserve.server.engines.model_start import why_not_served
 from umaserve.server.engines.slow_files import ask_file
+from umaserve.server.engines.start.model_start import why_not_served
 from umaserve.server.figures import records
 from umaserve.server.figures.record_file import RecordError, RecordFile
 from umaserve.server.gateway.child import GatewayChild

@@ -189,10 +189,10 @@ def look_and_check(path: Path) -> Outcome | None:
 
 def _look(path: Path) -> Outcome | None:
     from umaserve.config import Config
-    from umaserve.models.gguf import check_gguf
-    from umaserve.models.header import GGUFError
+    from umaserve.models.gguf.faults import check_gguf
+    from umaserve.models.gguf.header import GGUFError
     from umaserve.models.needs import look_at
-    from umaserve.server.engines.model_start import why_not_served
+    from umaserve.server.engines.start.model_start import why_not_served
 
     try:
         refusal = why_not_served(look_at(str(path)), Config(n_ctx=64))
@@ -228,7 +228,7 @@ def _serve(path: str) -> str:
     from umaserve.engine.model import boot
     from umaserve.engine.model.loaded import CannotLoad
     from umaserve.llama.traffic import Traffic
-    from umaserve.models.gguf import check_gguf
+    from umaserve.models.gguf.faults import check_gguf
     from umaserve.wire import messages as m
     from umaserve.wire import table as t
 

@@ -18,7 +18,7 @@ from tests.support.forks import answer
 from tests.support.patches import children
 from tests.support.patches.noted_requests import note_requests
 from tests.support.patches.own_faults import own_faults
-from umaserve.cli.common import guarded
+from umaserve.cli.parts.common import guarded
 from umaserve.config import Config
 from umaserve.config.kinds import Adapters
 from umaserve.model_settings import ModelSettings
@@ -26,7 +26,8 @@ from umaserve.models import needs as memory
 from umaserve.server import daemon
 from umaserve.server.clients import intake
 from umaserve.server.engines import handle as engine_handle
-from umaserve.server.engines import process, slow_files
+from umaserve.server.engines import slow_files
+from umaserve.server.engines.start import process
 from umaserve.server.main import serve
 
 __all__ = ["note_requests", "own_faults"]

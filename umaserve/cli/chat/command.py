@@ -10,8 +10,8 @@ from umaserve.cli.chat import options
 from umaserve.cli.chat.conversation import Conversation, NotAConversation
 from umaserve.cli.chat.input import lines_of_input, typed_messages
 from umaserve.cli.chat.talk import Talk, turns_of
-from umaserve.cli.common import EXIT_OK, Parser, add_socket, say
-from umaserve.cli.pictures import picture_parts
+from umaserve.cli.parts.common import EXIT_OK, Parser, add_socket, say
+from umaserve.cli.parts.pictures import picture_parts
 
 HELP = '''/system TEXT  set the system message; without TEXT there is none
 /set          show temperature and the like; /set NAME VALUE changes one

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from umaserve.cli.chat.conversation import Conversation, Question, Turn
-from umaserve.cli.common import (
+from umaserve.cli.parts.common import (
     EXIT_OK,
     EXIT_SERVER,
     client_of,
@@ -23,7 +23,7 @@ from umaserve.cli.common import (
     say,
     show,
 )
-from umaserve.cli.reading import Reading
+from umaserve.cli.parts.reading import Reading
 from umaserve.client import ConnectionFailed, Eos, OtherUser, ServerError, UmaError
 from umaserve.visible import for_reader
 

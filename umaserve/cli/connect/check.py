@@ -10,8 +10,8 @@ from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
-from umaserve.cli.common import EXIT_OK, EXIT_SERVER, in_a_line, say, show
 from umaserve.cli.connect.daemon import LIVE_S, open_http, path_below, refused
+from umaserve.cli.parts.common import EXIT_OK, EXIT_SERVER, in_a_line, say, show
 from umaserve.client import Client, UmaError
 from umaserve.connect.apps import App, Ask, Target
 

@@ -10,7 +10,9 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from umaserve.cli.common import (
+from umaserve.cli.connect import files
+from umaserve.cli.connect.daemon import NoDaemon, look, url_of, with_own_key
+from umaserve.cli.parts.common import (
     EXIT_CANNOT_SERVE,
     EXIT_OK,
     EXIT_USAGE,
@@ -19,8 +21,6 @@ from umaserve.cli.common import (
     say,
     show,
 )
-from umaserve.cli.connect import files
-from umaserve.cli.connect.daemon import NoDaemon, look, url_of, with_own_key
 from umaserve.client import ConnectionFailed
 from umaserve.connect.edits import Unreadable
 from umaserve.connect.others import APPS

@@ -8,7 +8,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
-from umaserve.cli.common import say
+from umaserve.cli.parts.common import say
 from umaserve.client import Client, ConnectionFailed, OtherUser, UmaError
 from umaserve.client.connect import socket_path
 from umaserve.connect.apps import App, Target

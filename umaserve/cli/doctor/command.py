@@ -7,9 +7,9 @@ import shutil
 import stat
 import sys
 
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser
 from umaserve.cli.doctor.idle import idle_text
 from umaserve.cli.doctor.report import Report
+from umaserve.cli.parts.common import EXIT_CANNOT_SERVE, EXIT_OK, Parser
 from umaserve.client import Client, ConnectionFailed, OtherUser, ProtocolError, ServerError
 from umaserve.client.connect import DEFAULT_SOCKET, socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config

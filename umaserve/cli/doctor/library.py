@@ -13,7 +13,7 @@ import msgspec
 from umaserve.cli.doctor.report import Report
 from umaserve.config import Config
 from umaserve.models.needs import ModelFile, gib
-from umaserve.server.engines.model_start import start_message
+from umaserve.server.engines.start.model_start import start_message
 from umaserve.system.own_python import run_module
 from umaserve.system.private_folder import why_shared
 from umaserve.texts import sendable_path

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.needs import available_bytes
 from umaserve.models.purpose import why_no_model
 from umaserve.texts import path_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from umaserve.cli.common import show
+from umaserve.cli.parts.common import show
 
 
 class Report:

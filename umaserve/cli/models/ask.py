@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from umaserve.cli.common import in_a_line, say
+from umaserve.cli.parts.common import in_a_line, say
 from umaserve.models import chosen
 from umaserve.models.finding.places import Places, find_all
 from umaserve.models.finding.reference import DEMO, hub_reference, lasting

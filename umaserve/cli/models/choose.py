@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from umaserve.assets import demo_model_path
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_USAGE, in_a_line, say
+from umaserve.cli.parts.common import EXIT_CANNOT_SERVE, EXIT_USAGE, in_a_line, say
 from umaserve.config import Config
 from umaserve.models import chosen
 from umaserve.models.finding.places import Places, places

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, in_a_line, say, show
+from umaserve.cli.parts.common import EXIT_OK, EXIT_USAGE, Parser, in_a_line, say, show
 from umaserve.client import Client, ConnectionFailed, ProtocolError, ServerError
 from umaserve.config import ConfigError, add_flags, flag_values, load_config
 from umaserve.models import chosen

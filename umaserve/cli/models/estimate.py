@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from umaserve.llama.builds import cache_root
 from umaserve.llama.memory import kv_bytes_per_cell, state_shape
 from umaserve.llama.traffic import Traffic
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
 from umaserve.system.own_file import open_to_read, write_own
@@ -30,7 +30,7 @@ from umaserve.system.processor import logical_cores
 
 from .graphics import graphics_bytes
 
-COST_LAYOUT = 10  # of `engine.model.cost_file`, which a test compares
+COST_LAYOUT = 10  # of `engine.model.costs.cost_file`, which a test compares
 _SURE = 2.0  # ticks behind a figure
 ALIKE = 1.1  # times the best: a run as good
 _LARGE_BYTES = 200 << 20  # of smaller models, calls and caches decide, not bandwidth

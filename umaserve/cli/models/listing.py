@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from umaserve.cli.common import in_a_line, say
+from umaserve.cli.parts.common import in_a_line, say
 from umaserve.models.about import About, about, billions
 from umaserve.models.finding import hugging_face, ollama
 from umaserve.models.finding.found import Found

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from umaserve.cli.common import (
+from umaserve.cli.parts.common import (
     EXIT_CANNOT_SERVE,
     EXIT_INTERRUPTED,
     EXIT_OK,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from umaserve.cli.common import EXIT_OK, EXIT_USAGE, Parser, say
+from umaserve.cli.parts.common import EXIT_OK, EXIT_USAGE, Parser, say
 from umaserve.cli.router import haproxy, llmd
 from umaserve.cli.router.nodes import FORM, Node, one_word, read_nodes
 from umaserve.system.own_file import write_own

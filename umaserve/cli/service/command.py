@@ -10,8 +10,8 @@ from difflib import get_close_matches, unified_diff
 from pathlib import Path
 
 from umaserve.cli.build import is_whole, make_whole
-from umaserve.cli.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show
 from umaserve.cli.models.choose import NoModel, with_model
+from umaserve.cli.parts.common import EXIT_CANNOT_SERVE, EXIT_OK, EXIT_USAGE, Parser, say, show
 from umaserve.cli.service.launchd import Launchd
 from umaserve.cli.service.settings import Service
 from umaserve.cli.service.settings import service as service_of

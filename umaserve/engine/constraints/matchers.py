@@ -16,7 +16,7 @@ from umaserve.wire import messages as m
 from .budget import Budget
 from .either import Either
 from .errors import CannotBind
-from .grammars import GrammarFollower
+from .grammar.grammars import GrammarFollower
 from .later import AfterThoughts, AfterTrigger
 from .matcher import Matcher
 from .vocabulary import Vocabulary

@@ -10,7 +10,7 @@ import numpy as np
 from umaserve.llama import Model
 from umaserve.sampling.mask import WORD, forbid
 
-from .grammars import Grammars
+from .grammar.grammars import Grammars
 from .matcher import Matcher
 
 

@@ -21,8 +21,8 @@ from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.drafting.opening import tell_of_failure
 from umaserve.engine.drafting.records import domain_number
 from umaserve.engine.model.abilities import keeps_state
-from umaserve.engine.model.cost_file import CostFile, identity
-from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.costs.cost_file import CostFile, identity
+from umaserve.engine.model.costs.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import leave_places, place_threads
 from umaserve.engine.model.ways import Ways

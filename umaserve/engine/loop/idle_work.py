@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable
 
-from umaserve.engine.model.cost_keeper import CostKeeper
+from umaserve.engine.model.costs.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.seats.seats import Seats
 from umaserve.engine.start.measures import Measures, Steps

@@ -10,10 +10,10 @@ from umaserve import llama
 from umaserve.llama import Model
 from umaserve.llama.adapters import Adapters
 from umaserve.models.adapter import adapter_bytes
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError
+from umaserve.models.gguf.reader import FLOAT32, HeaderReader, open_model
 from umaserve.models.identity import identify
-from umaserve.models.reader import FLOAT32, HeaderReader, open_model
 from umaserve.wire import messages as m
 
 from .loaded import CannotLoad, Loaded

@@ -14,8 +14,8 @@ from umaserve import llama
 from umaserve.llama import Context, Library, Model, purpose
 from umaserve.llama.adapters import Adapters
 from umaserve.models.experts import why_not_used
-from umaserve.models.gguf import GGUFInfo, check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import GGUFInfo, check_gguf
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.identity import ModelIdentity, file_facts, identify
 from umaserve.models.needs import available_bytes
 from umaserve.models.purpose import why_no_model

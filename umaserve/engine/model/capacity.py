@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from umaserve import llama
 from umaserve.llama.memory import attention_shape, kv_bytes_per_cell, state_shape
 from umaserve.models.adapter import adapter_bytes
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.kv_shape import CELL_PADDING, KvKind, KvShape
 from umaserve.models.needs import ENGINE_BYTES, LEAST_CELLS
 from umaserve.models.projector import projector_bytes

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from umaserve import llama
 from umaserve.llama import Context, Model, purpose
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.kv_shape import padded
 from umaserve.models.needs import MOST_CAUSAL
 from umaserve.models.states import TEXTS_AT_ONCE

@@ -7,8 +7,8 @@ import numpy as np
 from umaserve import llama
 from umaserve.llama import Model
 from umaserve.models.draft_model import draft_bytes, draft_cells, is_asked_for
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 

@@ -6,8 +6,8 @@ from umaserve import llama
 from umaserve.llama import Context, Model
 from umaserve.llama.heads import HiddenStates
 from umaserve.models.draft_model import HEAD_FAMILIES, draft_bytes, head_bytes, head_cells
-from umaserve.models.gguf import check_gguf
-from umaserve.models.header import GGUFError, GGUFInfo
+from umaserve.models.gguf.faults import check_gguf
+from umaserve.models.gguf.header import GGUFError, GGUFInfo
 from umaserve.models.kv_shape import KvShape
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from umaserve.llama import Model
 from umaserve.llama.library import without_prefix
-from umaserve.models.header import GGUFInfo
+from umaserve.models.gguf.header import GGUFInfo
 from umaserve.wire import messages as m
 from umaserve.wire.control import Control
 

@@ -9,7 +9,7 @@ import numpy as np
 from umaserve.cache import disk
 from umaserve.cache.entry import Entry, Part, text_of
 from umaserve.cache.whole import MARK
-from umaserve.engine.model.cost_file import saved_by
+from umaserve.engine.model.costs.cost_file import saved_by
 from umaserve.engine.model.loaded import Setup
 from umaserve.wire import messages as m
 

@@ -2,7 +2,7 @@
 
 A driver loads, or compiles, a kernel when it is first wanted.  The numbers of tokens and of rows of
 logits decide which kernel that is.  Buffers grow with the largest tick so far.  What ticks cost
-may be known from an earlier start (`umaserve.engine.model.cost_keeper`); kernels never are.
+may be known from an earlier start (`umaserve.engine.model.costs.cost_keeper`); kernels never are.
 """
 
 from __future__ import annotations

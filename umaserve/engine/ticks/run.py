@@ -15,7 +15,7 @@ from umaserve.engine.samplers.rows import RowPool, start_pool, worker_count
 from umaserve.engine.samplers.team_rows import make_team
 from umaserve.jit.direct import Direct
 from umaserve.llama.traffic import Traffic
-from umaserve.models.gguf import check_gguf
+from umaserve.models.gguf.faults import check_gguf
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs, Memory, Plan, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel

@@ -18,8 +18,8 @@ from umaserve.gateway.daemon.refusal import (
     wrong,
 )
 from umaserve.gateway.page import page, wants_page
-from umaserve.gateway.translate.accept import preferred
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.translate.answers.accept import preferred
+from umaserve.gateway.translate.answers.answering import (
     Translator,
     cache_header,
     json_response,

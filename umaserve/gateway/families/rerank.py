@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import wrong
-from umaserve.gateway.translate.answering import json_response, link_of
+from umaserve.gateway.translate.answers.answering import json_response, link_of
+from umaserve.gateway.translate.answers.vectors import MAX_INPUTS, first_group, same_model
 from umaserve.gateway.translate.body import flag_of, list_of, read_object, text_of, whole_of
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.schemas import TEXT
-from umaserve.gateway.translate.vectors import MAX_INPUTS, first_group, same_model
 
 
 async def rerank(request: Request) -> Response:

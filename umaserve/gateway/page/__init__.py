@@ -14,7 +14,7 @@ import re
 from functools import lru_cache
 from importlib.resources import files
 
-from umaserve.gateway.translate.accept import preferred
+from umaserve.gateway.translate.answers.accept import preferred
 
 STYLES = ("style/base.css", "style/chat.css", "style/figures.css", "style/narrow.css")
 MAIN = "script/main.js"

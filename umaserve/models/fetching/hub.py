@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from umaserve.models.finding.reference import HubReference
 from umaserve.models.finding.repository import choose, models_among, parts_of, short_name
-from umaserve.models.reader import TAKES_GGUF
+from umaserve.models.gguf.reader import TAKES_GGUF
 
 from .problems import PullError, told_plainly
 

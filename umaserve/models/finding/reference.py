@@ -12,7 +12,7 @@ import os
 import re
 from typing import NamedTuple
 
-from umaserve.models.reader import TAKES_GGUF
+from umaserve.models.gguf.reader import TAKES_GGUF
 from umaserve.models.suggested import SUGGESTED, short_name_of, suggested
 from umaserve.texts import path_of
 

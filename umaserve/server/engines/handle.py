@@ -31,8 +31,8 @@ from umaserve.server.engines.control import ControlSender
 from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.engines.process import read_lines, reap, spawn, wait_exit
 from umaserve.server.engines.pulse import EnginePulse
+from umaserve.server.engines.start.process import read_lines, reap, spawn, wait_exit
 from umaserve.server.log.lines import trace
 from umaserve.texts import path_of
 from umaserve.wire import messages as m

@@ -12,10 +12,10 @@ from typing import TypeVar
 import trio
 
 from umaserve.config import Config
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.needs import ModelFile
 
-from .model_start import Need, memory_of
+from .start.model_start import Need, memory_of
 
 LIMIT_S = 20.0
 THREADS = 8  # that may be left behind at a time

@@ -22,8 +22,8 @@ from umaserve.models.needs import gib
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_PROTO_003, ProtocolError
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
-from umaserve.server.engines.model_start import fits_beside
 from umaserve.server.engines.slow_files import needs_of
+from umaserve.server.engines.start.model_start import fits_beside
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.service import DEFAULT, Service, plain
 from umaserve.server.requests.sessions import Sessions

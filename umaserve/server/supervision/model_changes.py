@@ -16,12 +16,12 @@ import trio
 from umaserve.config import Config
 from umaserve.model_settings import AdapterSettings
 from umaserve.models import needs as memory
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, STOPPING, ProtocolError
 from umaserve.server.engines.exit import describe_exit
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import start_message, why_not_served
 from umaserve.server.engines.slow_files import ask_file, needs_of
+from umaserve.server.engines.start.model_start import start_message, why_not_served
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.drain import drain
 from umaserve.server.supervision.model_engines import ModelEngines

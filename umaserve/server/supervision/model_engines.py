@@ -15,7 +15,7 @@ from umaserve.models.projector import projector_of
 from umaserve.server.engines.handle import Callbacks, EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_watch import watch_file
-from umaserve.server.engines.next_try import NextTry
+from umaserve.server.engines.start.next_try import NextTry
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.service import DEFAULT, Service
 from umaserve.server.requests.sessions import Sessions

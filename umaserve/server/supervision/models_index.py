@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from umaserve.models.finding.places import find_all, places
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.requests.service import plain
 

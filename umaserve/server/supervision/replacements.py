@@ -16,8 +16,8 @@ from umaserve.protocol import E_MODEL_001, E_MODEL_002, E_RUNTIME_001
 from umaserve.server.engines import blame
 from umaserve.server.engines.exit import EngineExit, describe_exit
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import bytes_of
-from umaserve.server.engines.next_try import RETRY_S, NextTry, pause_s
+from umaserve.server.engines.start.model_start import bytes_of
+from umaserve.server.engines.start.next_try import RETRY_S, NextTry, pause_s
 from umaserve.server.requests.service import DEFAULT
 from umaserve.server.supervision.model_engines import ModelEngines
 from umaserve.server.supervision.recovery import inherit

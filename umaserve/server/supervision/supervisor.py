@@ -14,7 +14,7 @@ import trio
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
-from umaserve.models.header import GGUFError
+from umaserve.models.gguf.header import GGUFError
 from umaserve.protocol import (
     E_LIMIT_002,
     E_MODEL_002,
@@ -23,8 +23,8 @@ from umaserve.protocol import (
 )
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.model_start import Need, start_message, why_not_served
 from umaserve.server.engines.slow_files import ask_file, needs_of
+from umaserve.server.engines.start.model_start import Need, start_message, why_not_served
 from umaserve.server.requests.service import Service
 from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
 from umaserve.server.supervision.model_engines import Machine, ModelEngines

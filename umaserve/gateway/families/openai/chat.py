@@ -20,16 +20,19 @@ from umaserve.gateway.families.openai.shapes import (
     metadata_field,
     usage,
 )
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.translate.answers.answering import (
     cache_header,
     json_response,
     link_of,
     stream,
     whole,
 )
+from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
+from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.answers.rated import token_of
+from umaserve.gateway.translate.answers.timings import progress_fields, timings
 from umaserve.gateway.translate.body import flag_of, read_object, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     chat_fields,
@@ -37,12 +40,9 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_request
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import AT_LEAST_1, CHAT, FLAG, SOCKET
-from umaserve.gateway.translate.timings import progress_fields, timings
 
 
 async def chat_completions(request: Request) -> Response:

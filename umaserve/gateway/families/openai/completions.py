@@ -19,25 +19,25 @@ from umaserve.gateway.families.openai.shapes import (
     text_logprobs,
     usage,
 )
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.translate.answers.answering import (
     cache_header,
     json_response,
     link_of,
     stream,
     whole,
 )
+from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
+from umaserve.gateway.translate.answers.parts import unread_field
+from umaserve.gateway.translate.answers.rated import token_of
+from umaserve.gateway.translate.answers.timings import progress_fields, timings
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.model import loaded_model, read_request
-from umaserve.gateway.translate.parts import unread_field
 from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
-from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
 from umaserve.gateway.translate.schemas import FLAG, PROMPTS, SOCKET, TEXT
-from umaserve.gateway.translate.timings import progress_fields, timings
 
 MOST_TOKENS = 16  # OpenAI's own
 

@@ -8,6 +8,7 @@ import msgspec
 
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.openai.kept import Kept
+from umaserve.gateway.translate.answers.parts import Call
 from umaserve.gateway.translate.body import object_of, objects_of
 from umaserve.gateway.translate.messages import (
     TEXT_PARTS,
@@ -16,7 +17,6 @@ from umaserve.gateway.translate.messages import (
     parts_of,
     unread_part,
 )
-from umaserve.gateway.translate.parts import Call
 from umaserve.gateway.translate.schemas import OBJECT, TEXT
 
 BETWEEN = "__"  # a namespace and the name of a tool in it

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import decode_any
 from umaserve.gateway.daemon.refusal import Refusal, wrong
 from umaserve.gateway.families.openai.kept import Entry
-from umaserve.gateway.translate.answering import EVENT_STREAM, json_response, sse
+from umaserve.gateway.translate.answers.answering import EVENT_STREAM, json_response, sse
 from umaserve.gateway.translate.body import objects_of
 from umaserve.gateway.translate.endpoint import Endpoint
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.refusal import Refusal, asks_anthropic
-from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.answers.answering import json_response
 from umaserve.gateway.translate.body import FOR_ANTHROPIC
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.model import context_of, is_called, known_models, note_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.families.openai.items import Tools, text_of_call
-from umaserve.gateway.translate.parts import Answer, Call, Piece
+from umaserve.gateway.translate.answers.parts import Answer, Call, Piece
 
 Told = dict[str, Any]
 

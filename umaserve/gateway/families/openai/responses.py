@@ -23,7 +23,7 @@ from umaserve.gateway.families.openai.kept import Entry, Kept
 from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.families.openai.shapes import COUNTED
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.translate.answers.answering import (
     Translator,
     cache_header,
     json_response,
@@ -32,6 +32,8 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
+from umaserve.gateway.translate.answers.parts import Pieces, answer_of, unread_field
+from umaserve.gateway.translate.answers.timings import Running, progress_fields, timings
 from umaserve.gateway.translate.body import flag_of, object_of, text_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
@@ -43,7 +45,6 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
-from umaserve.gateway.translate.parts import Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
@@ -56,7 +57,6 @@ from umaserve.gateway.translate.schemas import (
     PROGRESS,
     TEXT,
 )
-from umaserve.gateway.translate.timings import Running, progress_fields, timings
 
 _TOLD_ERROR = ("code", "message", "n_prompt_tokens", "n_ctx")
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")

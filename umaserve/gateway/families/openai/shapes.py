@@ -10,14 +10,14 @@ from typing import Any
 import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
-from umaserve.gateway.translate.answering import Translator, sse
+from umaserve.gateway.translate.answers.answering import Translator, sse
+from umaserve.gateway.translate.answers.choices import MAX_CHOICES
+from umaserve.gateway.translate.answers.parts import unread_field
+from umaserve.gateway.translate.answers.rated import entry_of, finite, is_text, own_text
+from umaserve.gateway.translate.answers.timings import Running, timings
 from umaserve.gateway.translate.body import flag_of, object_of
-from umaserve.gateway.translate.choices import MAX_CHOICES
-from umaserve.gateway.translate.parts import unread_field
-from umaserve.gateway.translate.rated import entry_of, finite, is_text, own_text
 from umaserve.gateway.translate.sampling import n_probs
 from umaserve.gateway.translate.schemas import ASKED, FLAG, PROGRESS, SOCKET, of_socket
-from umaserve.gateway.translate.timings import Running, timings
 
 COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
 # fields that chat and completions share

@@ -1,4 +1,4 @@
-"""Where grammars are followed: ``python -m umaserve.engine.constraints.grammar_process PATH N``.
+"""Where grammars are followed: ``python -m umaserve.engine.constraints.grammar.process PATH N``.
 
 The process loads the vocabulary of the model at PATH, which has N tokens.  Standard input is a
 socket.  Each descriptor that comes over it is one end of a pipe for one grammar, and gets a fork of
@@ -28,14 +28,14 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
+from umaserve.engine.constraints.errors import CannotBind
 from umaserve.llama import LlamaError, Model, load
 from umaserve.one_thread import has_one_thread
 from umaserve.system import core_dumps
 from umaserve.system.process_name import name_process
 from umaserve.wire import messages as m
 
-from .errors import CannotBind
-from .grammar import GrammarMatcher
+from .sampler import GrammarMatcher
 
 MEMORY_BYTES = 256 << 20  # for one grammar, beside what the vocabulary takes
 QUESTION_CPU_S = 2

@@ -8,10 +8,10 @@ import msgspec
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
-from umaserve.gateway.families.anthropic_history import is_reference
+from umaserve.gateway.families.anthropic.history import is_reference
+from umaserve.gateway.translate.answers.parts import Answer
 from umaserve.gateway.translate.body import object_of, objects_of, whole_of
 from umaserve.gateway.translate.messages import MAX_BUDGET, effort, format_field
-from umaserve.gateway.translate.parts import Answer
 from umaserve.gateway.translate.schemas import FLAG, OBJECT, TEXT
 
 _decode = msgspec.json.Decoder().decode

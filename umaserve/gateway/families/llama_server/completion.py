@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, llama_error, wrong
-from umaserve.gateway.families.llama_server_shapes import Asked, probability
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.families.llama_server.shapes import Asked, probability
+from umaserve.gateway.translate.answers.answering import (
     Translator,
     cache_header,
     json_response,
@@ -19,19 +19,19 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
+from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
+from umaserve.gateway.translate.answers.rated import token_of
+from umaserve.gateway.translate.answers.timings import Running, progress_fields
+from umaserve.gateway.translate.answers.vectors import vectors_of
 from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields, lane_header
-from umaserve.gateway.translate.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE
 from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
-from umaserve.gateway.translate.rated import token_of
 from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
 from umaserve.gateway.translate.schemas import ASKED, PROGRESS, PROMPTS, SOCKET, TEXT
-from umaserve.gateway.translate.timings import Running, progress_fields
-from umaserve.gateway.translate.vectors import vectors_of
 
 NO_LIMIT = 1 << 31
 

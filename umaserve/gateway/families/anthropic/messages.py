@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, wrong
-from umaserve.gateway.families.anthropic_history import conversation
-from umaserve.gateway.families.anthropic_shapes import (
+from umaserve.gateway.families.anthropic.history import conversation
+from umaserve.gateway.families.anthropic.shapes import (
     MESSAGE,
     TEXT_BLOCK,
     TOOL,
@@ -24,7 +24,7 @@ from umaserve.gateway.families.anthropic_shapes import (
     tool_fields,
     usage,
 )
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.translate.answers.answering import (
     SSE_COMMENT,
     Translator,
     cache_header,
@@ -34,12 +34,12 @@ from umaserve.gateway.translate.answering import (
     stream,
     whole,
 )
+from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
 from umaserve.gateway.translate.caller import caller_fields, lane_header
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import conversation_fields, wants_deltas
 from umaserve.gateway.translate.model import read_request
-from umaserve.gateway.translate.parts import Piece, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import settings_fields
 from umaserve.gateway.translate.schemas import ASKED, AT_LEAST_1, BUDGET, CONVERSATION, TEXT

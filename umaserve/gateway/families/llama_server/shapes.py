@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.translate.parts import unread_field
+from umaserve.gateway.translate.answers.parts import unread_field
+from umaserve.gateway.translate.answers.timings import timings
 from umaserve.gateway.translate.samplers import DEFAULTS, STEPS
-from umaserve.gateway.translate.timings import timings
 
 _STOP_TYPES = {"length": "limit", "cancel": "limit"}
 _NO_SEED = 0xFFFFFFFF

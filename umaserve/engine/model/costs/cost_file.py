@@ -20,14 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from umaserve.engine.model.loaded import Loaded
 from umaserve.llama.builds import cache_root
 from umaserve.policy.cost.model import CostModel
 from umaserve.system.own_file import open_to_read
 from umaserve.system.private_folder import make_private, why_shared
 from umaserve.system.processor import processor_name
 from umaserve.wire import messages as m
-
-from .loaded import Loaded
 
 LAYOUT = 10  # raise it when what the numbers mean changes
 KEEP = 64  # files; the oldest go

@@ -13,11 +13,8 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.link import MODEL, with_model
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
-from umaserve.gateway.families.llama_server_shapes import settings
-from umaserve.gateway.translate.answering import (
-    json_response,
-    link_of,
-)
+from umaserve.gateway.families.llama_server.shapes import settings
+from umaserve.gateway.translate.answers.answering import json_response, link_of
 from umaserve.gateway.translate.body import (
     flag_of,
     list_of,

@@ -1,4 +1,4 @@
-"""The engine's end of the process that follows grammars (`grammar_process`)."""
+"""The engine's end of the process that follows grammars (`process`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from multiprocessing.connection import Connection
 import msgspec
 import numpy as np
 
+from umaserve.engine.constraints.errors import CannotBind
+from umaserve.engine.constraints.matcher import Matcher
 from umaserve.llama import Model
 from umaserve.system.own_python import run_module
 from umaserve.wire import messages as m
 
-from .errors import CannotBind
-from .grammar_process import FORKS
-from .matcher import Matcher
+from .process import FORKS
 
 START_S = 30.0  # for the process to load the vocabulary, and to compile the first grammar
 ANSWER_S = 10.0  # a mask that takes longer than a few seconds has ended its request already
@@ -69,7 +69,7 @@ class Grammars:
         self._leave()
         ours, theirs = socket.socketpair()
         ours.settimeout(START_S)
-        module = f"{__package__}.grammar_process"
+        module = f"{__package__}.process"
         command = [*run_module(module), str(self._model.path), str(self._model.n_vocab)]
         # the same library; it is to find no accelerator, and libraries are to start no threads
         own = {"UMA_LLAMA_BUILD": str(self._model.library.build.path), "OPENBLAS_NUM_THREADS": "1"}

@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 
+from umaserve.engine.model.thread_places import Places, run_anywhere
 from umaserve.policy.cost.model import FADED, CostModel
 
 from .cost_file import CostFile
-from .thread_places import Places, run_anywhere
 
 SAVE_EVERY_S = 30.0
 ABSENCE_S = 30.0  # without a tick, after which others may run that did not, or the reverse

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from umaserve.bench.drawing import Axes, Scale, legend, picture, scale_of, steps
 from umaserve.bench.figures import compositions
+from umaserve.bench.report.drawing import Axes, Scale, legend, picture, scale_of, steps
 from umaserve.bench.result import Result
 from umaserve.bench.timeline import Gap, Phase, gaps, lane, quantile_curve, token_rates
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from umaserve.gateway.daemon.link import ROLE, Link
 from umaserve.gateway.daemon.refusal import Refusal, malformed, wrong
-from umaserve.gateway.translate.answering import link_of
+from umaserve.gateway.translate.answers.answering import link_of
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import content_of
 from umaserve.gateway.translate.prompts import prompts_of, tokens_of

@@ -6,7 +6,7 @@ import base64
 import os
 from collections.abc import Iterable
 
-from umaserve.cli.common import say
+from umaserve.cli.parts.common import say
 from umaserve.system.regular_file import open_regular
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
 from umaserve import __version__
-from umaserve.cli.inherited import settle
+from umaserve.cli.parts.inherited import settle
 from umaserve.client import (
     Client,
     ConnectionFailed,

@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from umaserve.bench.charts import CHARTS, Chart, svg
+from umaserve.bench.report.charts import CHARTS, Chart, svg
+from umaserve.bench.report.table import rows, shown, unlabelled_text, verdict_text
 from umaserve.bench.result import Result, Verdict
-from umaserve.bench.table import rows, shown, unlabelled_text, verdict_text
 from umaserve.system.own_file import write_own
 
 TEMPLATE = "page.html"

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 import umaserve
 from umaserve.gateway.daemon.refusal import Refusal
-from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.answers.answering import json_response
 from umaserve.gateway.translate.body import (
     read_object,
 )

@@ -13,15 +13,17 @@ from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
-from umaserve.gateway.families.anthropic_shapes import input_of
-from umaserve.gateway.families.ollama_history import as_openai
-from umaserve.gateway.translate.answering import (
+from umaserve.gateway.families.anthropic.shapes import input_of
+from umaserve.gateway.families.ollama.history import as_openai
+from umaserve.gateway.translate.answers.answering import (
     Translator,
     cache_header,
     json_response,
     stream,
     whole,
 )
+from umaserve.gateway.translate.answers.parts import Answer, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.answers.rated import entry_of, token_of
 from umaserve.gateway.translate.body import (
     flag_of,
     list_of,
@@ -39,9 +41,7 @@ from umaserve.gateway.translate.messages import (
     wants_deltas,
 )
 from umaserve.gateway.translate.model import loaded_model, read_named
-from umaserve.gateway.translate.parts import Answer, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.pictures import text_part, with_data
-from umaserve.gateway.translate.rated import entry_of, token_of
 from umaserve.gateway.translate.sampling import OWN, most_tokens, settings_fields
 from umaserve.gateway.translate.schemas import (
     CALLER,

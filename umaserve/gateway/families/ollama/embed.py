@@ -7,10 +7,10 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.translate.answering import json_response
+from umaserve.gateway.translate.answers.answering import json_response
+from umaserve.gateway.translate.answers.vectors import vectors_of
 from umaserve.gateway.translate.body import flag_of, read_object, text_of
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.vectors import vectors_of
 
 
 async def embed(request: Request) -> Response:

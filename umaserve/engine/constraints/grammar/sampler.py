@@ -1,4 +1,4 @@
-"""libllama's sampler for one grammar.  Only `grammar_process` has one: some grammars end it.
+"""libllama's sampler for one grammar.  Only `process` has one: some grammars end it.
 
 A few lines of GBNF make it compute without an end, or take all memory while an answer goes on.
 Others, such as ``"a" !<think>``, end the process: its mask allows a token that it cannot accept.
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from umaserve.engine.constraints.errors import CannotBind
 from umaserve.llama import Model
 from umaserve.wire import messages as m
 
-from . import gbnf
-from .errors import CannotBind
+from . import check as gbnf
 
 MAX_MADE_GRAMMAR = 4 << 20  # bytes of a grammar that uma-chat has made of tools
 

@@ -1,0 +1,1 @@
+"""Grammars of clients (GBNF), which a process of their own follows."""

@@ -1,0 +1,1 @@
+"""Costs of ticks, kept from one start to the next."""

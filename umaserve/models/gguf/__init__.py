@@ -1,0 +1,1 @@
+"""Headers of GGUF files: reading them, and their faults."""

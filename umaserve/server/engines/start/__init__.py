@@ -1,0 +1,1 @@
+"""Starts of engine processes, and of models in them."""

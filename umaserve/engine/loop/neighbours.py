@@ -11,8 +11,8 @@ from umaserve.wire.messages import LANE_INTERACTIVE
 from umaserve.wire.states import AUTO_SUNK
 
 # Share of the time for background, as large as the share of tokens that may be late beside
-# background of the same model (`umaserve.policy.pace`).  A stream's tokens are late while the
-# other engine computes.
+# background of the same model (`umaserve.policy.latency_guard`).  A stream's tokens are late while
+# the other engine computes.
 SHARE = 0.04
 REST_MS = 50  # at most until the next look whether others still wait
 

@@ -24,6 +24,8 @@ from umaserve.wire import messages as m
 
 WIDTH = 128  # of the model
 
+pytestmark = pytest.mark.timeout(300)  # the first test may build uma-eyes
+
 
 @pytest.fixture(scope="module")
 def projector(tmp_path_factory: pytest.TempPathFactory) -> Projector:

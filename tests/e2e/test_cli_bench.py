@@ -324,7 +324,7 @@ def test_the_benchmark_knows_only_the_clients_half() -> None:
         "umaserve.visible",
     }  # fmt: skip
     known = {"umaserve.bench", "umaserve.client", "umaserve.metrics", *helpers}
-    for path in (ROOT / "umaserve/bench").glob("*.py"):
+    for path in (ROOT / "umaserve/bench").rglob("*.py"):
         found = re.findall(
             r"^\s*(?:from|import) (umaserve\.\w+|benchmarks)", path.read_text(), re.M
         )

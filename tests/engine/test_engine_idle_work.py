@@ -249,6 +249,24 @@ def test_several_rows_of_an_earlier_run_are_measured_once_more(model: llama.Mode
         assert cost.mean[0, 2, 0] == 1e4 * first
 
 
+def test_a_cost_of_a_fuller_cache_is_compared_at_the_fill_of_the_probe(model: llama.Model) -> None:
+    with llama.Context.open(model, n_ctx=512, n_seq_max=2, n_threads=1) as context:
+        loaded = SimpleNamespace(
+            library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
+            threads=lambda aside: (1, 1), n_seq=2, n_batch=64, n_ctx=512, n_positions=512,
+        )  # fmt: skip
+        cost = CostModel.unknown()
+        for _ in Prober(loaded, cost, AbortWords.fresh()).steps(0):
+            pass
+        first = cost.mean[0, 2, 0]
+        cost.mean[0, 2, 0], cost.kv[0, 2, 0] = 2.0 * first, 4000.0
+        cost.slope[2] = 1000.0 * first / (2 * 4000.0)  # all of the second half
+        cost.doubt()
+        for _ in Prober(loaded, cost, AbortWords.fresh()).steps(0):
+            pass
+        assert cost.mean[0, 2, 0] == 2.0 * first
+
+
 def test_more_rows_than_sequences_are_several_tokens_of_each(model: llama.Model) -> None:
     with llama.Context.open(model, n_ctx=512, n_seq_max=3, n_threads=1) as context:
         ticks, decoded = bare(model, context), list[list[int]]()

@@ -13,7 +13,7 @@ from tools.sim_loads import BACKGROUND, INTERACTIVE, Load
 from tools.sim_run import NS
 from umaserve.policy.base import Memory
 from umaserve.policy.cost.prediction import predict
-from umaserve.policy.pace import PAUSE_MS, worthwhile_chunk
+from umaserve.policy.pace import worthwhile_chunk
 from umaserve.wire.states import AUTO
 
 FAST = ["h200-dense", "h200-moe", "gpu-dense", "gpu-moe"]
@@ -52,11 +52,13 @@ def test_a_prompt_has_the_smallest_chunk_that_is_efficient(name: str) -> None:
 
 
 def test_a_smaller_chunk_is_worthwhile_where_a_reader_would_see_the_pause() -> None:
-    quick, slow = known("cpu-2core-amx-0.5b"), deepcopy(known("cpu-2core-amx-0.5b"))
-    slow.mean[:] *= 3.0
-    chunk, smaller = (worthwhile_chunk(cost, 0.0, 2048) for cost in (quick, slow))
-    assert predict(quick, 0, 0, chunk, 0.0) <= PAUSE_MS < predict(slow, 0, 0, chunk, 0.0)
-    assert 0 < smaller <= 0.75 * chunk
+    chunks = []
+    for times, most_ms in zip((1.0, 3.0, 9.0), (125.0, 400.0, 1000.0), strict=True):
+        cost = deepcopy(known("cpu-2core-amx-0.5b"))
+        cost.mean[:] *= times
+        chunks.append(worthwhile_chunk(cost, 0.0, 2048))
+        assert predict(cost, 0, 0, chunks[-1], 0.0) <= most_ms
+    assert 0 < chunks[2] < chunks[1] < chunks[0]
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -138,7 +140,7 @@ def test_a_prompt_beside_a_chat_takes_little_longer_than_alone(name: str, most: 
 
 
 def test_a_program_that_floods_pays_for_itself() -> None:
-    """Its prompts have two fifths of the time in the long run; those of another one wait less."""
+    """Its prompts have two fifths of the time in the long run, and those of another wait less."""
     load = Load()
     load.add(INTERACTIVE, 60, 9000, auto=AUTO, program=1)
     for _ in range(300):

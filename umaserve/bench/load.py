@@ -85,8 +85,8 @@ class _Stream(_Connection):
     """An application that asks, reads the answer to its end, and asks again.
 
     Its requests name their lane, or the program alone, by its kind in `KINDS`.  With ``more``, each
-    prompt is the previous one and ``more`` words, which the cache may hold.  ``once``: it asks when
-    told.
+    prompt is the previous prompt and ``more`` words, which the cache may hold.  ``once``: it asks
+    when told.
     """
 
     def __init__(

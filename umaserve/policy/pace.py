@@ -14,11 +14,10 @@ from .base import KIND_DECODE, KIND_PROMPT
 from .cost.prediction import efficient_chunk, predict
 from .shares import is_first, weight_of
 
-# Least share of the best tokens per ms that a chunk must reach.  With 0.7 a prompt that shares a
-# slow machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.  But a chunk of
-# 0.8 may be a pause that a reader sees.
-WORTHWHILE, IN_PAUSES = 0.8, 0.7
-PAUSE_MS = 125.0
+# Least share of the best tokens per ms that a chunk must reach, and the ms that such a chunk may
+# take; a longer one has to reach the next share only.  With 0.7 a prompt that shares a slow machine
+# with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
+WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, 1e12))
 PLANNED = 0.95  # of the pace: predictions are not exact
 FAR_MS = 1e12
 
@@ -67,9 +66,11 @@ def longest_ms(knobs, cost, memory, base_ms, mean):
 @njit(nogil=True, cache=True)
 def worthwhile_chunk(cost, past, most):
     """Tokens of the smallest chunk that is worth a pause of a stream; 0 where no cost is known."""
-    chunk = efficient_chunk(cost, past, FAR_MS, most, WORTHWHILE)
-    if chunk and predict(cost, 0, 0, chunk, past) > PAUSE_MS:
-        return efficient_chunk(cost, past, FAR_MS, most, IN_PAUSES)
+    chunk = 0
+    for share, most_ms in WORTHWHILE:
+        chunk = efficient_chunk(cost, past, FAR_MS, most, share)
+        if chunk == 0 or predict(cost, 0, 0, chunk, past) <= most_ms:
+            break
     return chunk
 
 

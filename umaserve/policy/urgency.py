@@ -2,8 +2,9 @@
 
 An answer that is being read is interactive, and so is a prompt while its program has allowance.  A
 program may slow the streams of others for ``OWN.most_ms`` at once, then for ``OWN.rate`` of the
-time; all programs together for those of ``TOGETHER``.  What is charged is the time that its prompts
-add to ticks of others' streams.  Beyond it, its prompts are background until their answers begin.
+time.  All programs together have the quota ``TOGETHER``.  The charge is the time that a program's
+prompts add to ticks of others' streams.  Beyond the quota, they are background until their answers
+begin.
 
 This is least attained service (Nuyens and Wierman 2008), by program, with a rate of its own.
 """

@@ -24,7 +24,7 @@ FARTHEST = 1e38  # of a logit from 0, so that the difference of any two is a flo
 
 @njit(nogil=True, cache=True)
 def adjust(row, slot, settings, history, eog, breakers, work):
-    """All changes that the slot's settings ask for; returns how many of ``work.touched`` count.
+    """Apply the slot's settings to the row; returns how many of ``work.touched`` count.
 
     Mirostat takes the place of the chain, penalties included, as in llama.cpp's server.
     """

@@ -36,7 +36,7 @@ FARTHEST = np.float32(32.0)  # nats beyond which it takes everything
 
 
 class Reach(NamedTuple):
-    """How far from a value ``n`` candidates reach.
+    """Extent of ``n`` candidates around a value.
 
     The first ``sure`` of them lie within ``near`` (float32, nats) and have the probability mass
     ``mass``.  The others are farther than ``near`` and at most ``far`` away (float32); -1 and inf
@@ -202,10 +202,10 @@ def gather_mass(row, top, center, target, work):
 def cut_mass(reach, top, center, target, beyond, work):
     """Keep the candidates nearest to ``center`` until their mass is ``target``; returns how many.
 
-    Of those behind the sure ones of ``reach``.  ``beyond``: until it is more than that.  The one
-    that gets it there stays.  With ``top`` for ``center`` these are the most likely.  Their order
-    stays; equally near ones count in it.  Bisection over the distance leaves at most FEW to sort,
-    or more where all are equally near.
+    The sure candidates of ``reach`` are kept already.  ``beyond``: until the mass is more than the
+    target.  The candidate that reaches it stays.  With ``top`` for ``center`` these are the most
+    likely.  Their order stays, and decides between equal distances.  Bisection over the distance
+    leaves at most FEW to sort, or more where all distances are equal.
     """
     ids, values, keys = work.ids[reach.sure :], work.values[reach.sure :], work.keys
     count, near, far = reach.n - reach.sure, reach.near, reach.far

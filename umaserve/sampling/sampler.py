@@ -161,8 +161,8 @@ def sample_row(row, slot, rows, work):
     """Draw a token from a row, or NO_CHOICE; returns (token, log-probability).
 
     ``row`` float32[n_vocab], C-contiguous, is read in place; biases, penalties and a mask change
-    it.  Settings, earlier tokens and room for 20 alternatives are those of ``slot`` in ``rows``
-    (Rows).  Alternatives are filled when the request asked for logprobs.  The random number's
+    it.  Settings, earlier tokens and room for 20 alternatives come from ``rows`` (Rows), at
+    ``slot``.  Alternatives are filled when the request asked for logprobs.  The random number's
     counter is the number of generated tokens.  ``work`` (Scratch) belongs to the calling thread.
     Log-probabilities are of the model's own distribution before any setting, or (AFTER) of the
     distribution that settings leave, as in llama.cpp's server.

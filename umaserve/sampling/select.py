@@ -164,7 +164,7 @@ def kth_threshold(values, count, k, top, slack):
 
 @njit(**INNER)
 def gather_from(row, low, work):
-    """Every entry of ``row`` that is at least ``low``, in id order, to ``work``; returns how many.
+    """Copy every entry of ``row`` of at least ``low`` to ``work``, in id order; returns how many.
 
     ``work.maxima`` are those of ``find_maxima``.
     """
@@ -246,7 +246,7 @@ def keep_largest(ids, values, count, k, top):
 
 @njit(nogil=True, cache=True)
 def top_k(row, k, top, work):
-    """The ``k`` largest of ``row`` to ``work.ids`` and ``work.values``; returns how many.
+    """Copy the ``k`` largest of ``row`` to ``work.ids`` and ``work.values``; returns how many.
 
     Fewer than ``k`` where the others are -inf, which bans them.  Descending where ``k`` is at most
     SORTED_K, else in id order.  Of equal values the lower id wins.  ``work.maxima`` and ``top`` are

@@ -1,4 +1,4 @@
-"""Messages about one request: what it asks for (`Submit`), its changes, its end."""
+"""Messages about one request: its order (`Submit`), its changes, its end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     """Embeddings of a part of a picture: ``rows`` of float32 in the file at ``path``.
 
     ``at`` is where they begin in the file, in bytes.  ``columns``: width of the grid in which they
-    lie (M-RoPE), else 0.  ``positions``: how many they take: one a row, or fewer in a grid.
+    lie (M-RoPE), else 0.  ``positions``: their number, one a row, or fewer in a grid.
     ``non_causal``: all see each other, so one ubatch has to compute them.
     """
 

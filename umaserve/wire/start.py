@@ -132,7 +132,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
     n_embd_input: int = 0  # numbers of an embedding that it takes in place of a token
     adapters: tuple[Adapter, ...] = ()
     state_bytes: int = 0  # recurrent states of all sequences, with earlier ones
-    draft_bytes: int = 0  # weights and KV cells of the draft model; KV cells of own heads
+    draft_bytes: int = 0  # weights and KV cells of the draft model; cells and buffers of own heads
 
     @property
     def n_positions(self) -> int:
@@ -141,7 +141,7 @@ class Ready(msgspec.Struct, tag="ready", omit_defaults=True):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of weights, adapters, the draft model, KV cells and recurrent states."""
+        """Bytes of weights, adapters, draft model or heads, KV cells and recurrent states."""
         beside = self.draft_bytes + sum(each.n_bytes for each in self.adapters)
         return self.model_bytes + beside + self.kv_bytes + self.state_bytes
 

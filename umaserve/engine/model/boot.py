@@ -210,7 +210,7 @@ def _open_context(
     start: m.Start, model: Model, info: GGUFInfo, wanted: Sizes, adapters: Adapters,
     control: Control, on_processor: bool,
 ) -> tuple[Context, Sizes, bool, int]:  # fmt: skip
-    """Return what `open_context` does, and the bytes of unused memory that were given back."""
+    """Open the context as `open_context`; return also the bytes of unused memory given back."""
     from . import unused_memory  # it loads a compiler
 
     # an accelerator's library may have told a device where this memory lies

@@ -44,7 +44,7 @@ def why_none(info: GGUFInfo) -> str:
 
 
 def bytes_needed(start: m.Start) -> int:
-    """Bytes of a draft model, or of the KV cells of the heads' one layer; 0 where neither drafts.
+    """Bytes of a draft model, or of the heads' KV cells and buffers; 0 where neither drafts.
 
     The heads' weights count as weights of the model.
     """

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from umaserve.engine.model.loaded import Loaded
-from umaserve.policy.cost.model import FADED, ROW_EDGES, CostModel, learn
+from umaserve.policy.cost.model import FADED, ROW_EDGES, CostModel, at_fill, learn
 from umaserve.policy.cost.prediction import is_known, predict
 from umaserve.wire.header import AbortWords
 
@@ -121,8 +121,8 @@ class Prober:
         if is_known(self._cost, mode, rows, prompt):
             self._confirmed.add(rows)
             place = _decoders(rows)
-            # Not with what is predicted, which is capped while it is doubted.
-            if typical >= QUIETER * self._cost.mean[place]:
+            # A prediction is capped while its shape is doubted.
+            if typical >= QUIETER * at_fill(self._cost, *place, rows, prompt, past):
                 return
             self._cost.count[place] = 0.0
         for _ in range(BELIEVED):

@@ -79,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Commands:
-    """Commands of a build: their tools, and what all of them write to.
+    """Commands of a build: their tools, log and reporter.
 
     They keep ``lock``, a descriptor, open: the build's lock lasts as long as they do.
     """

@@ -1,4 +1,4 @@
-"""Compilers, cmake, ninja, headers: what the machine has, and what to do about what it lacks."""
+"""Compilers, cmake, ninja, headers: those of the machine, and remedies where some are missing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The learned cost of ticks on this machine, and the sizes that follow from it."""
+"""The learned cost of ticks on this machine, its prediction, and the sizes that follow from it."""

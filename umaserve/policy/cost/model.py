@@ -161,7 +161,7 @@ def _class_of(edges, n):
     return i
 
 
-@njit(**INNER)
+@njit(nogil=True, cache=True)
 def at_fill(cost, mode, r, p, rows, prompt, past):
     """The mean of a known shape, moved to this fill of the KV cache."""
     value = cost.mean[mode, r, p]

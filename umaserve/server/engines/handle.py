@@ -50,10 +50,10 @@ APPS_KEPT = 256  # of requests that are over
 class Callbacks(NamedTuple):
     """Functions that an `EngineHandle` calls with itself; they must not block.
 
-    ``on_message`` gets what the engine says.  When the table changed, ``on_tokens`` is called by a
+    ``on_message`` gets the engine's messages.  When the table changed, ``on_tokens`` is called by a
     thread of its own that holds ``loop_lock``, and must not touch trio.  If that returned True,
-    ``on_wake`` is then called in the loop.  So it is ten times a second while requests run, in case
-    a wake byte was lost.  ``on_log`` gets a level and a line instead of the handle.
+    ``on_wake`` is then called in the loop.  It is also called ten times a second while requests
+    run, in case a wake byte was lost.  ``on_log`` gets a level and a line instead of the handle.
     """
 
     on_message: Callable[[EngineHandle, m.ToFront], None]

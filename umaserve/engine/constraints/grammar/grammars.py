@@ -1,4 +1,4 @@
-"""The engine's end of the process that follows grammars (`process`)."""
+"""The engine's end of the process that follows grammars (`grammar.process`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libllama's sampler for one grammar.  Only `process` has one: some grammars end it.
+"""libllama's sampler for one grammar.  Only `grammar.process` has one: some end it.
 
 A few lines of GBNF make it compute without an end, or take all memory while an answer goes on.
 Others, such as ``"a" !<think>``, end the process: its mask allows a token that it cannot accept.

@@ -125,7 +125,7 @@ def memory_of(file: memory.ModelFile, config: Config, role: str = "") -> Need:
 
 
 def _drafter_bytes(file: memory.ModelFile, config: Config) -> int:
-    """Bytes of a draft model, or of the cells of the model's own heads."""
+    """Bytes of a draft model, or of the cells and buffers of the model's own heads."""
     if draft := draft_bytes(config.draft_model, config.speculate, config.n_ctx):
         return draft
     asked = config.speculate == "mtp" or config.speculate == "auto" and not config.draft_model

@@ -20,14 +20,16 @@ FAST = ["h200-dense", "h200-moe", "gpu-dense", "gpu-moe"]
 SLOW = ["cpu-2core-0.5b", "cpu-2core-amx-0.5b"]
 
 
-def beside_one(name: str, *, streams: int = 1, late_ms: float = 0.0, **changes):
+def beside_one(
+    name: str, *, streams: int = 1, late_ms: float = 0.0, prompt: int = 4000, **changes
+):  # fmt: skip
     """A plan beside streams of program 1, and a long prompt of program 2."""
     state, memory = empty(), Memory.fresh(N)
     for s in range(streams):
         put(state, s, 0, 100, 99)
         state.program[s] = 1
         memory.late_ms[s], memory.told_ns[s] = late_ms, state.t_last_ns[s]
-    put(state, 5, 0, 4000, 0)
+    put(state, 5, 0, prompt, 0)
     state.program[5] = 2
     knobs = told(name, can_aside=False, **changes)
     plan, entries = plan_of(state, knobs, known(name), memory=memory)
@@ -65,6 +67,15 @@ def test_a_smaller_chunk_is_worthwhile_where_a_reader_would_see_the_pause() -> N
 def test_after_a_long_tick_nothing_is_added_until_the_mean_holds_again(name: str) -> None:
     _, delay = beside_one(name, late_ms=1.0)
     assert delay <= 1.2 * predict(known(name), 0, 1, 0, 500) * 1.02
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_a_short_prompt_is_finished_in_the_next_tick_though_streams_are_late(name: str) -> None:
+    chunk, chunk_ms = worthwhile(name)
+    prompt = min(chunk, 64)
+    tokens, delay = beside_one(name, late_ms=1.0, prompt=prompt)
+    assert tokens == prompt
+    assert delay <= (predict(known(name), 0, 1, 0, 500) + chunk_ms) * 1.01
 
 
 @pytest.mark.parametrize(("target_ms", "hurried"), [(0.0, False), (1000.0, True), (9000.0, False)])

@@ -214,6 +214,7 @@ class Memory(NamedTuple):
     whose: np.ndarray  # int64[n_slots]: ``arrival``; 0 = it had none
     owner: np.ndarray  # int64[n_slots]: ``program``
     left: np.ndarray  # float64[n_slots]: tokens that were not computed, by weight
+    whole: np.ndarray  # int64[n_slots]: tokens that were not computed when the prompt came
     ahead: np.ndarray  # int64[n_slots]: prompts of programs that have had less go first
     since_ns: np.ndarray
     kept: Kept
@@ -227,7 +228,7 @@ class Memory(NamedTuple):
             np.zeros(KINDS), np.zeros(n), np.zeros((2, n + 1)), np.zeros((2, n + 1)),
             np.zeros((2, n + 1), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
             np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
-            np.zeros(n), np.zeros(n, np.int64),
+            np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64),
             np.zeros(5, np.int64), Kept.zeros(),
             Account.several(ACCOUNTS),
         )  # fmt: skip

@@ -72,6 +72,8 @@ def _order_prompts(state, tick, memory):
             account = accounts[account_of(accounts, memory.owner[s], tick.now_ns)]
             account.had = min(account.had + had, MOST)
         has_prompt = _has_prompt(memory, s)
+        if has_prompt and memory.whose[s] != state.arrival[s]:
+            memory.whole[s] = state.n_tokens[s] - state.n_past[s]
         memory.whose[s] = state.arrival[s] if has_prompt else 0
         memory.owner[s], memory.left[s] = state.program[s], left
     if not several:

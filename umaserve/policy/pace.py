@@ -15,8 +15,8 @@ from .cost.prediction import efficient_chunk, predict
 from .shares import is_first, weight_of
 
 # Least share of the best tokens per ms that a chunk must reach, and the ms that such a chunk may
-# take.  A longer one has to reach the next share only.  With 0.7 a prompt that shares a slow machine
-# with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
+# take.  A longer one has to reach the next share only.  With 0.7 a prompt that shares a slow
+# machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
 WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, 1e12))
 PLANNED = 0.95  # of the pace: predictions are not exact
 FAR_MS = 1e12

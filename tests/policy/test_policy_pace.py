@@ -78,6 +78,19 @@ def test_a_short_prompt_is_finished_in_the_next_tick_though_streams_are_late(nam
     assert delay <= (predict(known(name), 0, 1, 0, 500) + chunk_ms) * 1.01
 
 
+@pytest.mark.parametrize("name", SLOW)
+def test_short_prompts_without_end_leave_a_stream_its_pace(name: str) -> None:
+    load = Load()
+    load.add(INTERACTIVE, 60, 3000, program=1)
+    for _ in range(400):
+        load.add(INTERACTIVE, 40, 1, 500.0, program=2)
+    result = play(load, quiet(name), n_slots=500, seconds=20.0)
+    gaps, alone = gaps_of_the_chat(result), predict(known(name), 0, 1, 0, 500)
+    longest = alone + worthwhile(name)[1]
+    assert largest_mean(gaps) <= 1.05 * (max(25.0, 2.0 * alone) + longest / 10.0)
+    assert (result.jobs.first[1:] > 0).sum() > 40
+
+
 @pytest.mark.parametrize(("target_ms", "hurried"), [(0.0, False), (1000.0, True), (9000.0, False)])
 def test_a_prompt_that_misses_its_first_token_time_is_hurried(target_ms, hurried) -> None:
     """It has waited for a second; the stream's last tokens were late."""

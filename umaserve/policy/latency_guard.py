@@ -46,6 +46,7 @@ class Allowance(NamedTuple):
 
     cap_ms: float  # within the latency cap
     pace_ms: float  # for a prompt that somebody waits for
+    short_ms: float  # for all of a short one
     late_ms: float  # for background that spends credit
     credit: float  # of the poorest stream, in slow tokens
 
@@ -60,7 +61,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         usual = _tail(memory, cost, n, usual)
     plan.info.baseline_ms = base * usual
     if base <= 0.0:
-        return Allowance(0.0, 0.0, 0.0, 0.0)
+        return Allowance(0.0, 0.0, 0.0, 0.0, 0.0)
     _order_by_last_token(memory)
     shared = shared_ms(state, memory, base)
     pace = FAR_MS
@@ -68,7 +69,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         pace = min(pace, PLANNED * mean_ms(state, knobs, memory.order[i], base, shared))
     longest = memory.kept.longest_ms = longest_ms(knobs, cost, memory, base, pace)
     group, alone = memory.group[mode], memory.alone_ms[mode]
-    cap_ms, pace_ms, late_ms, credit = FAR_MS, FAR_MS, FAR_MS, FAR_MS
+    cap_ms, pace_ms, short_ms, late_ms, credit = FAR_MS, FAR_MS, FAR_MS, FAR_MS, FAR_MS
     need, served, hurried = 0.0, 0, is_hurried(state, tick, memory)
     for i in range(n):
         if i == served:
@@ -85,12 +86,13 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         cap_ms = min(cap_ms, gap - since - need)
         on_time = late <= 0.0
         pace_ms = min(pace_ms, (longest if on_time or hurried else gap) - since - need)
+        short_ms = min(short_ms, longest - late - since - need)
         late_ms = min(late_ms, (max(longest, mean, gap) if on_time else gap) - since - need)
         credit = min(credit, state.credit[s])
     if not knobs.features & ERROR_BUDGET:
         late_ms = cap_ms
     cap_ms = max(cap_ms, 0.0)
-    return Allowance(cap_ms, max(pace_ms, cap_ms), max(late_ms, 0.0), credit)
+    return Allowance(cap_ms, max(pace_ms, cap_ms), short_ms, max(late_ms, 0.0), credit)
 
 
 @njit(**INNER)

@@ -12,8 +12,8 @@ from umaserve.policy.prompts import MIN_CHUNK, prompt_after, waiting_tokens
 
 PROMPT_WAIT_MS = 250.0  # after which an interactive prompt gets MIN_CHUNK tokens
 AS_SOON = 1.03  # times a merged tick, for two ticks in turn: costs are known to a few per cent
-# Tokens of a prompt that is computed whole, though streams are late.  As many may have a tick of
-# their own though merging is as fast.
+# Tokens of a prompt that is computed whole, though streams are a little late.  As many may have a
+# tick of their own though merging is as fast.
 SHORT_PROMPT = 64
 
 
@@ -30,11 +30,11 @@ def interactive_chunk(state, tick, knobs, cost, memory, bounds, streams, slack):
     """The chunk of interactive prompts: a short one, or within the pace of readers, or by age."""
     want = min(waiting_tokens(state, memory, KIND_PROMPT), bounds.tokens - streams.rows)
     best = chunk_within(cost, streams, slack.pace_ms, want)
-    if streams.guarded and best.tokens < want:
+    if best.tokens < want:
         s = prompt_after(state, memory, KIND_PROMPT, -1)
         left = state.n_tokens[s] - state.n_past[s]
         if best.tokens < left == memory.whole[s] <= min(SHORT_PROMPT, want):
-            whole = chunk_within(cost, streams, memory.kept.longest_ms - streams.ms, left)
+            whole = chunk_within(cost, streams, slack.short_ms, left)
             if whole.tokens == left:
                 return whole
     if best.tokens > 0 or want <= 0 or not knobs.features & AGEING:

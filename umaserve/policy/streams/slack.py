@@ -34,6 +34,7 @@ class Slack(NamedTuple):
 
     cap_ms: float  # within the latency cap
     pace_ms: float  # for a prompt that somebody waits for
+    short_ms: float  # for all of a short one
     late_ms: float  # for background that spends credit; 0.0 = there is no credit
 
 
@@ -53,8 +54,9 @@ def slack_of(state, tick, knobs, cost, memory, plan, streams):
     allowed = allowance(state, tick, knobs, cost, memory, plan, streams.mode)
     if not streams.guarded:
         ms = max(knobs.tick_budget_ms - streams.ms, 0.0)
-        return Slack(ms, ms, 0.0)
+        return Slack(ms, ms, ms, 0.0)
     # a session may have asked for a cap so wide that nobody else would get a turn
     cap_ms = min(allowed.cap_ms, knobs.tick_budget_ms)
     rich = knobs.features & ERROR_BUDGET and allowed.credit >= 1.0
-    return Slack(cap_ms, max(allowed.pace_ms, cap_ms), allowed.late_ms if rich else 0.0)
+    late_ms = allowed.late_ms if rich else 0.0
+    return Slack(cap_ms, max(allowed.pace_ms, cap_ms), allowed.short_ms, late_ms)

@@ -43,7 +43,7 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     if knobs.sliced and found[KIND_ASIDE] and bounds.mode == 0 and found[KIND_PROMPT] == 0:
         ms = grant_slice(tick, cost, memory, plan, slack)
         if ms > 0.0:
-            slack = Slack(max(slack.cap_ms - ms, 0.0), max(slack.pace_ms - ms, 0.0), 0.0)
+            slack = Slack(max(slack.cap_ms - ms, 0.0), max(slack.pace_ms - ms, 0.0), 0.0, 0.0)
     plan.info.interactive_rows = streams.rows
     entries = add_decoders(state, memory, plan, 0, KIND_DECODE, streams.rows)
 

@@ -73,7 +73,7 @@ def test_after_a_long_tick_nothing_is_added_until_the_mean_holds_again(name: str
 def test_a_short_prompt_is_finished_in_the_next_tick_though_streams_are_late(name: str) -> None:
     chunk, chunk_ms = worthwhile(name)
     prompt = min(chunk, 64)
-    tokens, delay = beside_one(name, late_ms=1.0, prompt=prompt)
+    tokens, delay = beside_one(name, late_ms=0.3 * chunk_ms, prompt=prompt)
     assert tokens == prompt
     assert delay <= (predict(known(name), 0, 1, 0, 500) + chunk_ms) * 1.01
 
@@ -87,7 +87,7 @@ def test_short_prompts_without_end_leave_a_stream_its_pace(name: str) -> None:
     result = play(load, quiet(name), n_slots=500, seconds=20.0)
     gaps, alone = gaps_of_the_chat(result), predict(known(name), 0, 1, 0, 500)
     longest = alone + worthwhile(name)[1]
-    assert largest_mean(gaps) <= 1.05 * (max(25.0, 2.0 * alone) + longest / 10.0)
+    assert largest_mean(gaps) <= 1.05 * (max(25.0, 2.0 * alone) + 1.5 * longest / 10.0)
     assert (result.jobs.first[1:] > 0).sum() > 40
 
 

@@ -35,6 +35,7 @@ MOST_CREDIT = 2.5
 # after it capture their graph anew.
 LEAST_CREDIT = -3.0
 FIRST_CREDIT = 1.0  # a new session starts with one
+LATE = 0.5  # of the longest tick: later streams let no whole short prompt pass
 SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks may take longer
 
 
@@ -86,7 +87,7 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         cap_ms = min(cap_ms, gap - since - need)
         on_time = late <= 0.0
         pace_ms = min(pace_ms, (longest if on_time or hurried else gap) - since - need)
-        short_ms = min(short_ms, longest - late - since - need)
+        short_ms = min(short_ms, (longest if late <= LATE * longest else gap) - since - need)
         late_ms = min(late_ms, (max(longest, mean, gap) if on_time else gap) - since - need)
         credit = min(credit, state.credit[s])
     if not knobs.features & ERROR_BUDGET:

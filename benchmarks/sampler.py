@@ -136,7 +136,8 @@ def our_side(row: Row, sampling: Sampling) -> Callable[[int], float]:
 
     def run(n: int) -> float:
         began = time.perf_counter()
-        _repeat(n, row.logits, row.pristine, rows, work)
+        # ``table`` owns what the settings point to
+        _repeat(n, row.logits, row.pristine, rows._replace(settings=table.settings), work)
         return (time.perf_counter() - began) / n
 
     return run

@@ -200,15 +200,19 @@ def bare(model: llama.Model, context: llama.Context) -> BareTicks:
     return BareTicks(loaded, AbortWords.fresh())
 
 
+def loaded_alone(model: llama.Model, context: llama.Context, n_seq: int) -> Any:
+    """Parts of a loaded model that a prober uses."""
+    return SimpleNamespace(
+        library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
+        threads=lambda aside: (1, 1), n_seq=n_seq, n_batch=64, n_ctx=512, n_positions=512,
+    )  # fmt: skip
+
+
 def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> None:
     with llama.Context.open(model, n_ctx=512, n_seq_max=2, n_threads=1) as context:
         words = AbortWords.fresh()
         abort.watch(context, words)
-        loaded = SimpleNamespace(
-            library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
-            threads=lambda aside: (1, 1), n_seq=1, n_batch=64, n_ctx=512, n_positions=512,
-        )  # fmt: skip
-        cost = CostModel.unknown()
+        loaded, cost = loaded_alone(model, context, 1), CostModel.unknown()
         words.urgent = 1  # somebody has come, and nobody has looked yet
         prober = Prober(loaded, cost, words)
         steps = prober.steps(0)
@@ -222,48 +226,40 @@ def test_an_interactive_request_gives_a_measurement_up(model: llama.Model) -> No
         assert context.seq_pos_max(0) == -1
 
 
+def measure(prober: Prober) -> None:
+    for _ in prober.steps(0):
+        pass
+
+
 def test_several_rows_of_an_earlier_run_are_measured_once_more(model: llama.Model) -> None:
     """Others ran when it was measured: thought this long, drafts and merging are never tried."""
     with llama.Context.open(model, n_ctx=512, n_seq_max=4, n_threads=1) as context:
-        loaded = SimpleNamespace(
-            library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
-            threads=lambda aside: (1, 1), n_seq=4, n_batch=64, n_ctx=512, n_positions=512,
-        )  # fmt: skip
-        cost = CostModel.unknown()
-        for _ in Prober(loaded, cost, AbortWords.fresh()).steps(0):
-            pass
+        loaded, cost = loaded_alone(model, context, 4), CostModel.unknown()
+        measure(Prober(loaded, cost, AbortWords.fresh()))
         first = cost.mean[0, 2, 0]
         cost.mean[0, 2, 0] = 1e4 * first
         cost.mean[0, 4, 0] *= 1e-4  # a tick takes no less because others run
         kept = cost.mean[0, 4, 0]
         cost.doubt()
         prober = Prober(loaded, cost, AbortWords.fresh())
-        for _ in prober.steps(0):
-            pass
+        measure(prober)
         assert cost.mean[0, 2, 0] < 100 * first
         assert is_known(cost, 0, 2, 0)
         assert cost.mean[0, 4, 0] == kept
         cost.mean[0, 2, 0] = 1e4 * first
-        for _ in prober.steps(0):  # once a run
-            pass
+        measure(prober)  # once a run
         assert cost.mean[0, 2, 0] == 1e4 * first
 
 
 def test_a_cost_of_a_fuller_cache_is_compared_at_the_fill_of_the_probe(model: llama.Model) -> None:
     with llama.Context.open(model, n_ctx=512, n_seq_max=2, n_threads=1) as context:
-        loaded = SimpleNamespace(
-            library=model.library, context=context, n_vocab=model.n_vocab, places=no_places(),
-            threads=lambda aside: (1, 1), n_seq=2, n_batch=64, n_ctx=512, n_positions=512,
-        )  # fmt: skip
-        cost = CostModel.unknown()
-        for _ in Prober(loaded, cost, AbortWords.fresh()).steps(0):
-            pass
+        loaded, cost = loaded_alone(model, context, 2), CostModel.unknown()
+        measure(Prober(loaded, cost, AbortWords.fresh()))
         first = cost.mean[0, 2, 0]
         cost.mean[0, 2, 0], cost.kv[0, 2, 0] = 2.0 * first, 4000.0
         cost.slope[2] = 1000.0 * first / (2 * 4000.0)  # all of the second half
         cost.doubt()
-        for _ in Prober(loaded, cost, AbortWords.fresh()).steps(0):
-            pass
+        measure(Prober(loaded, cost, AbortWords.fresh()))
         assert cost.mean[0, 2, 0] == 2.0 * first
 
 

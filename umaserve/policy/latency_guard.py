@@ -35,7 +35,7 @@ MOST_CREDIT = 2.5
 # after it capture their graph anew.
 LEAST_CREDIT = -3.0
 FIRST_CREDIT = 1.0  # a new session starts with one
-LATE = 0.5  # of the longest tick: later streams let no whole short prompt pass
+LATE = 0.5  # of the longest tick; beside a stream that is later, short prompts come in chunks
 SPARE = 0.06  # of the baseline that a slice leaves of the cap: parts and ticks may take longer
 
 

@@ -14,12 +14,12 @@ from .base import KIND_DECODE, KIND_PROMPT
 from .cost.prediction import efficient_chunk, predict
 from .shares import is_first, weight_of
 
+FAR_MS = 1e12
 # Least share of the best tokens per ms that a chunk must reach, and the ms that such a chunk may
 # take.  A longer one has to reach the next share only.  With 0.7 a prompt that shares a slow
 # machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
-WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, 1e12))
+WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, FAR_MS))
 PLANNED = 0.95  # of the pace: predictions are not exact
-FAR_MS = 1e12
 
 
 @njit(**INNER)

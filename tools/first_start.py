@@ -26,9 +26,10 @@ STEPS = (  # with their usual seconds on two cores
     ("Python packages", 25.0),
     ("libllama", 100.0),
     ("chat layer and scheduler", 110.0),
+    ("encoder of pictures", 30.0),
     ("the model", 3.0),
 )
-VENV, PACKAGES, LIBRARY, COMPILED, MODEL = range(len(STEPS))
+VENV, PACKAGES, LIBRARY, COMPILED, PICTURES, MODEL = range(len(STEPS))
 
 BEGINS = (  # the first words of a line, and the step that it belongs to
     ("setting up ", VENV),
@@ -41,9 +42,10 @@ BEGINS = (  # the first words of a line, and the step that it belongs to
     ("Compiling the binding", LIBRARY),
     ("Compiling uma-chat", COMPILED),
     ("Compiling samplers", COMPILED),
+    ("Compiling uma-eyes", PICTURES),
 )
 # as long steps tell their shares: "  Compiling uma-chat: 40% after 12 s", "  40% of the functions"
-SHARE = re.compile(r" +(?:Compiling (libllama|uma-chat|samplers)\b.*: )?(\d+)%")
+SHARE = re.compile(r" +(?:Compiling (libllama|uma-chat|samplers|uma-eyes)\b.*: )?(\d+)%")
 WARNING = "warning: "
 
 BAR = 20  # characters
@@ -74,9 +76,9 @@ class Progress:
             self._fetched += 1
             self._shares = {"": 0.8 * min(self._fetched / max(self._packages, 1), 1.0)}
         found = SHARE.match(line)
-        if found and self.step in (LIBRARY, COMPILED):
+        if found and self.step in (LIBRARY, COMPILED, PICTURES):
             self._shares[found[1] or "samplers"] = int(found[2]) / 100
-        if line.startswith("Compiling ") and self.step == COMPILED:
+        if line.startswith("Compiling ") and self.step in (COMPILED, PICTURES):
             self._shares[line.split()[1]] = 1.0 if ": done in " in line else 0.0
 
     @property

@@ -141,7 +141,7 @@ def test_the_first_make_run_tells_its_steps_in_few_lines(clone: Clone) -> None:
     assert serving <= 15
     assert "details: .venv/make-run.log" in lines[0]
     told = "\n".join(lines[:serving])
-    steps = ("1 of 5: virtual environment", "2 of 5: Python packages", "5 of 5: the model")
+    steps = ("1 of 6: virtual environment", "2 of 6: Python packages", "6 of 6: the model")
     assert all(step in told for step in steps)
     log = (clone.path / ".venv/make-run.log").read_text("utf-8")
     assert "Successfully installed" in log and "Successfully" not in told

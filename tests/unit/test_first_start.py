@@ -63,12 +63,12 @@ def test_a_file_gets_few_lines_and_the_log_gets_all(tmp_path: Path, log: Path) -
     steps = [line for line in lines if re.match(r"make run: \d of \d: ", line)]
     begun = [re.sub(r"^make run: (\d of \d: [\w ]+?)( \d+%)?, .*", r"\1", each) for each in steps]
     assert begun == [
-        "1 of 5: virtual environment", "2 of 5: Python packages",
-        "3 of 5: libllama", "3 of 5: libllama",
-        "4 of 5: chat layer and scheduler", "4 of 5: chat layer and scheduler",
+        "1 of 6: virtual environment", "2 of 6: Python packages",
+        "3 of 6: libllama", "3 of 6: libllama",
+        "4 of 6: chat layer and scheduler", "4 of 6: chat layer and scheduler",
     ]  # fmt: skip
     assert all(re.search(r", (up to|less than) .* left$", each) for each in steps)
-    assert lines[-1].endswith("5 of 5: the model")
+    assert lines[-1].endswith("6 of 6: the model")
     assert log.read_text() == SETUP + LLAMA
 
 
@@ -85,7 +85,7 @@ def test_a_failure_shows_the_end_of_the_log_and_what_to_do(tmp_path: Path, log: 
     assert done.returncode == 3
     assert "  | error: no more\n" in done.stderr and "make[1]" not in done.stderr
     *_, told, what = done.stderr.splitlines()
-    assert told.startswith("make run: stopped at step 4 of 5, chat layer and scheduler")
+    assert told.startswith("make run: stopped at step 4 of 6, chat layer and scheduler")
     assert str(log) in told and "`make run` goes on from there" in what
     assert len(done.stderr.splitlines()) < 45
     assert log.read_text() == SETUP + broken
@@ -118,8 +118,8 @@ def test_a_terminal_gets_one_line(tmp_path: Path, log: Path) -> None:
     assert done.wait() == 0
     drawn = said.decode()
     assert drawn.count("\n") == 1, drawn
-    assert re.search(r"\r\[#+-+\] 2 of 5: Python packages \d+%, up to \d minutes left \(", drawn)
-    assert re.search(r"\r\[#+-*\] 4 of 5: chat layer and scheduler 70%, .* left", drawn)
+    assert re.search(r"\r\[#+-+\] 2 of 6: Python packages \d+%, up to \d minutes left \(", drawn)
+    assert re.search(r"\r\[#+-*\] 4 of 6: chat layer and scheduler 70%, .* left", drawn)
     assert "\r\x1b[Kmake run: all is built after 0:" in drawn
 
 
@@ -142,6 +142,14 @@ def test_interrupted_it_ends_what_runs(tmp_path: Path, log: Path) -> None:
     assert started.returncode == 130 and "interrupted" in told and "Traceback" not in told
     psutil.wait_procs([child], timeout=5)
     assert not child.is_running()
+
+
+def test_the_encoder_of_pictures_is_a_step_of_its_own() -> None:
+    progress = Progress(1)
+    for line in ("Compiling samplers and scheduler ...", "Compiling uma-eyes ..."):
+        progress.read(line)
+    progress.read("  Compiling uma-eyes: 41% after 15 s")
+    assert progress.text(time.monotonic()).startswith("5 of 6: encoder of pictures 41%, ")
 
 
 def test_the_pace_of_a_step_tells_what_is_left() -> None:

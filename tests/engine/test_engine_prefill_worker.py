@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,8 @@ from umaserve.engine.prefill import thread as prefill_thread
 from umaserve.engine.prefill.orders import BACKLOG, give_orders
 from umaserve.engine.prefill.thread import FEWEST_CELLS
 from umaserve.engine.prefill.worker import why_not_aside
+
+TASKS = Path("/proc/self/task")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,28 @@ def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: lis
     assert rig.worker._thread.pace.chunk() == 32
     rig.worker._thread.pace.ms_per_token = 1000.0
     assert rig.worker._thread.pace.chunk() == 16
+    rig.close()
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="threads are counted in /proc")
+def test_no_team_of_threads_outlives_the_prompts(model: llama.Model, text: list[int]) -> None:
+    """A second team that only sleeps makes every tick slower."""
+    before = len(list(TASKS.iterdir()))
+    rig = Rig(model, threads=3)
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, len(list(TASKS.iterdir())))
+        return int(rig.table.n_past[1]) == 1499
+
+    for _ in range(2):
+        rig.put(1, text[:1500])
+        rig.worker.want([1])
+        rig.until(look, land=1)
+        assert most >= before + 4  # the waiting thread, and three that compute
+        rig.until(lambda: len(list(TASKS.iterdir())) == before + 1)
+        rig.end(1)
     rig.close()
 
 

@@ -55,7 +55,9 @@ def varied_text(functions: int = 200) -> str:
 class Rig:
     """The engine's context, a session table and a worker, with the loop played by the test."""
 
-    def __init__(self, model: llama.Model, n_ctx: int = N_CTX, **start: object) -> None:
+    def __init__(
+        self, model: llama.Model, n_ctx: int = N_CTX, threads: int = 1, **start: object
+    ) -> None:
         self.model, self.library = model, model.library
         theirs = start.pop("worker", {})
         self.start = m.Start(
@@ -81,7 +83,7 @@ class Rig:
         control: Any = SimpleNamespace(notify=self.told.set)
         setup: Any = Setup(self.start, self.loaded, self.table, control)
         self.worker = PrefillWorker(setup, CostModel.unknown())
-        self.worker.start(1)
+        self.worker.start(threads)
         self.serial = 0
 
     def close(self) -> None:

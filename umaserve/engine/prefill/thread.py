@@ -101,16 +101,31 @@ class PrefillThread:
         self._close_context()
 
     def _run(self) -> None:
+        """Wait for orders; a thread of their own follows them, and ends where nothing is left.
+
+        libgomp keeps a team of threads for each thread that computed.  While all teams have more
+        threads than the machine has processors, their waits end in sleep after some 100 spins
+        (``gomp_throttled_spin_count_var``), and a tick takes two to five times as long.
+        """
         stand_back()
         self._poll.register(self._wake_read, select.POLLIN)
+        while not self._closing and self._x.orders.alive[0]:
+            follower = threading.Thread(target=self._follow, name="prefill", daemon=True)
+            follower.start()
+            follower.join()
+            if self._closing:  # the follower may have read what `close` wrote to wake this one
+                return
+            limit_s = IDLE_S if self._cells and not self._prompts else None
+            if self._poll.poll(None if limit_s is None else 1000.0 * limit_s):
+                os.read(self._wake_read, 4096)
+            else:
+                self._close_context()
+
+    def _follow(self) -> None:
+        """Compute and copy until there is nothing to do."""
         try:
-            while not self._closing:
-                if not self._step():
-                    limit_s = IDLE_S if self._cells and not self._prompts else None
-                    if self._poll.poll(None if limit_s is None else 1000.0 * limit_s):
-                        os.read(self._wake_read, 4096)
-                    else:
-                        self._close_context()
+            while self._step():
+                pass
         except Exception as error:  # whatever it is, the engine can do without this thread
             self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
             self._x.orders.alive[0] = 0

@@ -103,9 +103,9 @@ class PrefillThread:
     def _run(self) -> None:
         """Wait for orders; a thread of their own follows them, and ends where nothing is left.
 
-        libgomp keeps a team of threads for each thread that computed.  While all teams have more
-        threads than the machine has processors, their waits end in sleep after some 100 spins
-        (``gomp_throttled_spin_count_var``), and a tick takes two to five times as long.
+        libgomp keeps a team for each thread that computed.  Where all teams have more threads than
+        the machine has processors, a thread that waits spins 100 times, then sleeps
+        (``gomp_throttled_spin_count_var``).  A tick then takes two to five times as long.
         """
         stand_back()
         self._poll.register(self._wake_read, select.POLLIN)

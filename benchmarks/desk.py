@@ -14,7 +14,8 @@ names a lane; each program says its own ``User-Agent``.  Before that each progra
   450 words, and asks at once.
 - The summaries are of about 1,500 words each, 120 tokens, not streamed, one after another.
 
-Figures are medians over the rounds.  ``ten`` is the largest mean of any ten consecutive gaps.
+Figures are medians over the rounds.  ``ten`` is the largest mean of any ten consecutive gaps.  In
+``waited`` a completion that was given up counts for how long it ran.
 """
 
 from __future__ import annotations

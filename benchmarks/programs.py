@@ -106,6 +106,20 @@ def waits_ms(phase: Phase) -> list[float]:
     return done + [wait for wait in cut if not wait <= middle]
 
 
+def typist_waits_ms(phase: Phase) -> list[float]:
+    """Times to a completion's end; a completion that was given up counts for how long it ran.
+
+    A median of those that ended alone would be of the fastest where few end.
+    """
+    waits = []
+    for session in phase.sessions:
+        if session.end_s is not None:
+            waits.append(1e3 * (session.end_s - session.sent_s))
+        elif phase.end_s - session.sent_s >= EDITOR_EVERY_S:
+            waits.append(1e3 * EDITOR_EVERY_S)
+    return waits
+
+
 def figures(phase: Phase, streamed: bool = True) -> dict[str, float]:
     """Latencies in ms and counts of a program's requests; NaN where there are none.
 
@@ -140,4 +154,6 @@ def by_program(phase: Phase) -> dict[str, dict[str, float]]:
     }
     if EDITOR in found:
         found[EDITOR]["asked"] = float(len(named[EDITOR]))
+        waits = typist_waits_ms(phase._replace(sessions=named[EDITOR]))
+        found[EDITOR]["waited_p50_ms"] = percentile(waits, 50)
     return found

@@ -39,12 +39,17 @@ def test_the_agents_have_their_figures_together_and_the_editor_its_completions()
             *(session(name, 0.0, [0.2, 0.3], 0.4) for name in AGENTS),
             session(EDITOR, 0.0, [0.05], 0.1),
             session(EDITOR, 0.4, [0.5]),
+            session(EDITOR, 0.8, []),
+            session(EDITOR, 1.8, []),  # the end came sooner than the next key
         ])
     )  # fmt: skip
     assert found["agents"]["finished"] == 2
     assert found["agents"]["first_p50_ms"] == pytest.approx(200)
     assert found["agents"]["tokens"] == 4
-    assert found[EDITOR] == {"finished": 1, "asked": 2, "answer_p50_ms": pytest.approx(100)}
+    assert found[EDITOR] == {
+        "finished": 1, "asked": 4, "answer_p50_ms": pytest.approx(100),
+        "waited_p50_ms": pytest.approx(400),
+    }  # fmt: skip
 
 
 def test_a_prompt_counts_for_the_part_of_its_time_that_was_watched() -> None:

@@ -112,7 +112,7 @@ def test_no_team_of_threads_outlives_the_prompts(model: llama.Model, text: list[
         rig.worker.want([1])
         rig.until(look, land=1)
         assert most >= before + 4  # the waiting thread, and three that compute
-        rig.until(lambda: len(list(TASKS.iterdir())) == before + 1)
+        rig.until(lambda: len(list(TASKS.iterdir())) <= before + 1)
         rig.end(1)
     rig.close()
 

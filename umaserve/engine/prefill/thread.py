@@ -39,6 +39,7 @@ from .second_context import open_second
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 IDLE_S = 60.0  # without a prompt, after which the second context goes
+LINGER_S = 0.05  # without an order, after which the thread that follows them ends
 
 
 class Chunk(NamedTuple):
@@ -87,6 +88,7 @@ class PrefillThread:
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
         self._closing = False
+        self._has_team = False  # the thread that follows orders has computed itself
         self._poll = select.poll()
         self._sizes: set[int] = set()  # of chunks that the loop has computed, by class
         self._thread = threading.Thread(target=self._run, name="prefill", daemon=True)
@@ -101,7 +103,7 @@ class PrefillThread:
         self._close_context()
 
     def _run(self) -> None:
-        """Wait for orders; a thread of their own follows them, and ends where nothing is left.
+        """Wait for orders; a thread of their own follows them, and ends soon after the last one.
 
         libgomp keeps a team for each thread that computed.  Where all teams have more threads than
         the machine has processors, a thread that waits spins 100 times, then sleeps
@@ -113,23 +115,31 @@ class PrefillThread:
             follower = threading.Thread(target=self._follow, name="prefill", daemon=True)
             follower.start()
             follower.join()
-            if self._closing:  # the follower may have read what `close` wrote to wake this one
-                return
             limit_s = IDLE_S if self._cells and not self._prompts else None
-            if self._poll.poll(None if limit_s is None else 1000.0 * limit_s):
-                os.read(self._wake_read, 4096)
-            else:
-                self._close_context()
+            # a follower that leaves its team for the loop's has read what woke it
+            if self._closing or self._has_team or self._is_called(limit_s):
+                continue
+            self._close_context()
 
     def _follow(self) -> None:
-        """Compute and copy until there is nothing to do."""
+        """Compute and copy until nothing has come for a moment, or the loop computes instead."""
+        self._has_team = False
         try:
-            while self._step():
-                pass
+            while not self._closing and (self._step() or self._is_called(LINGER_S)):
+                if self._has_team and self.by_loop:
+                    return
+            self._has_team = False
         except Exception as error:  # whatever it is, the engine can do without this thread
             self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
             self._x.orders.alive[0] = 0
             self._notify()
+
+    def _is_called(self, limit_s: float | None) -> bool:
+        """Wait until the loop or `close` writes; False after ``limit_s`` without (None: never)."""
+        if self._poll.poll(None if limit_s is None else 1000.0 * limit_s):
+            os.read(self._wake_read, 4096)
+            return True
+        return False
 
     def _step(self) -> bool:
         """Compute a chunk or make a copy; return False when there is nothing to do."""
@@ -306,6 +316,7 @@ class PrefillThread:
                 os.read(self._wake_read, 4096)  # looked at anyway when the chunk is done
             memory_order.loads_first()
             return int(gate.status)
+        self._has_team = True
         return int(context.library.lib.uma_decode(context.pointer, self._batch.struct))
 
     def _sample(self, prompt: HeldPrompt, row: int) -> None:

@@ -106,10 +106,10 @@ def waits_ms(phase: Phase) -> list[float]:
     return done + [wait for wait in cut if not wait <= middle]
 
 
-def typist_waits_ms(phase: Phase) -> list[float]:
+def completion_waits_ms(phase: Phase) -> list[float]:
     """Times to a completion's end; a completion that was given up counts for how long it ran.
 
-    A median of those that ended alone would be of the fastest where few end.
+    Where few end, those are the fastest, and their median alone says too little.
     """
     waits = []
     for session in phase.sessions:
@@ -154,6 +154,6 @@ def by_program(phase: Phase) -> dict[str, dict[str, float]]:
     }
     if EDITOR in found:
         found[EDITOR]["asked"] = float(len(named[EDITOR]))
-        waits = typist_waits_ms(phase._replace(sessions=named[EDITOR]))
+        waits = completion_waits_ms(phase._replace(sessions=named[EDITOR]))
         found[EDITOR]["waited_p50_ms"] = percentile(waits, 50)
     return found

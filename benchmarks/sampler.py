@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from umaserve.jit.cache import use_jit_cache
 
-if "numba" not in sys.modules:  # a test has said where it keeps what it compiles
+if "numba" not in sys.modules:  # the tests have called it before they imported numba
     use_jit_cache()
 
 import numpy as np  # noqa: E402

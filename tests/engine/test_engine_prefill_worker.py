@@ -27,13 +27,19 @@ from tests.support.prefill_rig import (
 from umaserve import llama
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
 from umaserve.engine.native.calls import Native
-from umaserve.engine.prefill import chunk_pace
+from umaserve.engine.prefill import chunk_pace, gate
 from umaserve.engine.prefill import thread as prefill_thread
+from umaserve.engine.prefill.chunk_stack import run_parts
 from umaserve.engine.prefill.orders import BACKLOG, give_orders
 from umaserve.engine.prefill.thread import FEWEST_CELLS
 from umaserve.engine.prefill.worker import why_not_aside
 
 TASKS = Path("/proc/self/task")
+
+
+def n_tasks() -> int:
+    """Threads of this process, libgomp's among them."""
+    return len(list(TASKS.iterdir()))
 
 
 @pytest.fixture(scope="module")
@@ -98,22 +104,67 @@ def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: lis
 @pytest.mark.skipif(not TASKS.exists(), reason="threads are counted in /proc")
 def test_no_team_of_threads_outlives_the_prompts(model: llama.Model, text: list[int]) -> None:
     """A second team that only sleeps makes every tick slower."""
-    before = len(list(TASKS.iterdir()))
+    before = n_tasks()
     rig = Rig(model, threads=3)
     most = 0
 
     def look() -> bool:
         nonlocal most
-        most = max(most, len(list(TASKS.iterdir())))
+        most = max(most, n_tasks())
         return int(rig.table.n_past[1]) == 1499
 
     for _ in range(2):
+        most = 0
         rig.put(1, text[:1500])
         rig.worker.want([1])
         rig.until(look, land=1)
         assert most >= before + 4  # the waiting thread, and three that compute
-        rig.until(lambda: len(list(TASKS.iterdir())) <= before + 1)
+        rig.until(lambda: n_tasks() <= before + 1)
         rig.end(1)
+    rig.close()
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="threads are counted in /proc")
+def test_the_team_ends_where_the_loop_computes(model: llama.Model, text: list[int]) -> None:
+    before = n_tasks()
+    rig = Rig(model, threads=3)
+    orders, slot = rig.worker.orders, 1
+    native = Native.of(model.library, rig.context.pointer, rig.batch.struct, -1, [])
+    rig.put(slot, text[:1500])
+    rig.worker.want([slot])
+    rig.until(lambda: rig.table.n_past[slot] > 0, land=1)
+    assert n_tasks() >= before + 4
+    orders.gate.by_loop = 1
+    tasks = 0
+
+    def handed() -> bool:
+        if orders.gate.owner == gate.HANDED:
+            return True
+        orders.grant[0] = CHUNK  # as the loop does with each tick
+        rig.worker._x.wake_worker()
+        return False
+
+    for _ in range(3):
+        rig.until(handed, land=1)
+        tasks = n_tasks()
+        run_parts(orders.gate, native, 1 << 62, orders.wake_fd)
+    assert tasks <= before + 2  # those that wait for the loop and for orders
+    rig.close()
+
+
+def test_prompts_are_the_engines_where_no_thread_starts(
+    model: llama.Model, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rig = Rig(model)
+    rig.until(lambda: sum(each.name == "prefill" for each in threading.enumerate()) == 1)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    rig.put(1, text[:100])
+    rig.worker.want([1])
+    rig.until(lambda: not rig.worker.alive)
+    assert "can't start new thread" in rig.worker.take_log()[0].text
     rig.close()
 
 

@@ -39,7 +39,7 @@ def test_the_agents_have_their_figures_together_and_the_editor_its_completions()
             *(session(name, 0.0, [0.2, 0.3], 0.4) for name in AGENTS),
             session(EDITOR, 0.0, [0.05], 0.1),
             session(EDITOR, 0.4, [0.5]),
-            session(EDITOR, 0.8, []),
+            session(EDITOR, 0.8, [0.9], 0.95),
             session(EDITOR, 1.8, []),  # the end came sooner than the next key
         ])
     )  # fmt: skip
@@ -47,8 +47,8 @@ def test_the_agents_have_their_figures_together_and_the_editor_its_completions()
     assert found["agents"]["first_p50_ms"] == pytest.approx(200)
     assert found["agents"]["tokens"] == 4
     assert found[EDITOR] == {
-        "finished": 1, "asked": 4, "answer_p50_ms": pytest.approx(100),
-        "waited_p50_ms": pytest.approx(400),
+        "finished": 2, "asked": 4, "answer_p50_ms": pytest.approx(125),
+        "waited_p50_ms": pytest.approx(150),
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""The prefill worker's own thread: a second context, and the prompts it holds.
+"""The prefill worker's threads: a second context, and the prompts that it holds.
 
-The thread computes chunks on cores of its own.  Where the policy gives prompts slices of time, it
-puts chunks together and lets the loop compute them (`chunk_stack`).
+They compute chunks on cores of their own.  Where the policy gives prompts slices of time, they put
+chunks together and let the loop compute them (`chunk_stack`).
 
 Long: prompts, chunks and copies share one context and its cells.
 """
@@ -39,7 +39,7 @@ from .second_context import open_second
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 IDLE_S = 60.0  # without a prompt, after which the second context goes
-LINGER_S = 0.05  # without an order, after which the thread that follows them ends
+LINGER_S = 0.05  # without an order, after which the thread that follows orders ends
 
 
 class Chunk(NamedTuple):
@@ -88,7 +88,7 @@ class PrefillThread:
         self._free_seqs = deque(range(loaded.n_seq))
         self._spare = loaded.n_seq
         self._closing = False
-        self._has_team = False  # the thread that follows orders has computed itself
+        self._has_team = False  # the thread that follows orders has computed, not the loop alone
         self._poll = select.poll()
         self._sizes: set[int] = set()  # of chunks that the loop has computed, by class
         self._thread = threading.Thread(target=self._run, name="prefill", daemon=True)
@@ -103,23 +103,25 @@ class PrefillThread:
         self._close_context()
 
     def _run(self) -> None:
-        """Wait for orders; a thread of their own follows them, and ends soon after the last one.
+        """Wait for orders, and start a thread that follows them until soon after the last one.
 
         libgomp keeps a team for each thread that computed.  Where all teams have more threads than
         the machine has processors, a thread that waits spins 100 times, then sleeps
         (``gomp_throttled_spin_count_var``).  A tick then takes two to five times as long.
         """
-        stand_back()
-        self._poll.register(self._wake_read, select.POLLIN)
-        while not self._closing and self._x.orders.alive[0]:
-            follower = threading.Thread(target=self._follow, name="prefill", daemon=True)
-            follower.start()
-            follower.join()
-            limit_s = IDLE_S if self._cells and not self._prompts else None
-            # a follower that leaves its team for the loop's has read what woke it
-            if self._closing or self._has_team or self._is_called(limit_s):
-                continue
-            self._close_context()
+        try:
+            stand_back()
+            self._poll.register(self._wake_read, select.POLLIN)
+            while not self._closing and self._x.orders.alive[0]:
+                follower = threading.Thread(target=self._follow, name="prefill", daemon=True)
+                follower.start()
+                follower.join()
+                limit_s = IDLE_S if self._cells and not self._prompts else None
+                # a follower that ends because the loop computes has read the order for it
+                if not (self._closing or self._has_team or self._is_called(limit_s)):
+                    self._close_context()
+        except Exception as error:
+            self._fail(error)
 
     def _follow(self) -> None:
         """Compute and copy until nothing has come for a moment, or the loop computes instead."""
@@ -129,10 +131,14 @@ class PrefillThread:
                 if self._has_team and self.by_loop:
                     return
             self._has_team = False
-        except Exception as error:  # whatever it is, the engine can do without this thread
-            self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
-            self._x.orders.alive[0] = 0
-            self._notify()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Leave all prompts to the engine, which can do without this thread."""
+        self._x.complain(f"prompts are no longer computed beside the ticks: {error}")
+        self._x.orders.alive[0] = 0
+        self._notify()
 
     def _is_called(self, limit_s: float | None) -> bool:
         """Wait until the loop or `close` writes; False after ``limit_s`` without (None: never)."""
@@ -156,8 +162,6 @@ class PrefillThread:
             if self._is_over(prompt):
                 self._drop(prompt)
         return any(self._advance(slot, wanted) for slot in wanted)
-
-    # --- one prompt --------------------------------------------------------------------------
 
     def _advance(self, slot: int, wanted: list[int]) -> bool:
         """Do the next thing for a wanted slot, if there is one."""
@@ -312,8 +316,7 @@ class PrefillThread:
             while gate.owner != DONE:
                 if self._closing and gate.owner == HANDED:  # the loop will not come to it
                     return GIVEN_UP
-                self._poll.poll()
-                os.read(self._wake_read, 4096)  # looked at anyway when the chunk is done
+                self._is_called(None)  # orders are looked at anyway when the chunk is done
             memory_order.loads_first()
             return int(gate.status)
         self._has_team = True
@@ -362,8 +365,6 @@ class PrefillThread:
             self._measured(size, part_ms, size / n * all_ms(gate))
         if not self.by_loop:  # which waited between its slices
             self.pace.learn(n, wall_ms)
-
-    # --- KV cells that come and go -----------------------------------------------------------
 
     def _export(self, prompt: HeldPrompt) -> bool:
         """Copy out what was computed and not copied yet, a piece at most."""

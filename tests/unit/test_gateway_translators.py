@@ -16,7 +16,7 @@ from umaserve.gateway.daemon.refusal import (
 )
 from umaserve.gateway.families.anthropic.messages import _Events
 from umaserve.gateway.families.ollama.chat import _Lines
-from umaserve.gateway.families.openai.chat import _ChatChunks, _choice
+from umaserve.gateway.families.openai.chat import _ChatChunks
 from umaserve.gateway.translate.answers.answering import Translator
 
 USAGE = {"prompt_tokens": 9, "cached_tokens": 4, "completion_tokens": 7}
@@ -43,15 +43,19 @@ MESSAGE = {
     ],
 }
 EOS = {"event": "eos", "reason": "tool_calls", "usage": USAGE, "message": MESSAGE}
-TOOLS = {"tools": [{}]}
 
 
 def event(told: dict[str, Any]) -> Event:
     return decode_event(json.dumps({"id": "a", **told}).encode())
 
 
-def fed(translator: Translator, told: list[dict[str, Any]]) -> bytes:
+def chat_chunks() -> _ChatChunks:
+    return _ChatChunks({"model": "m"}, 1, with_logprobs=False)
+
+
+def fed(translator: Translator, told: list[dict[str, Any]], deltas: bool = True) -> bytes:
     out = translator.begin()
+    translator.begun(0, event({"event": "begin", "deltas": deltas}))
     for each in told:
         out += translator.feed(0, event(each))
     return out + translator.end()
@@ -66,7 +70,7 @@ def data(out: bytes) -> list[Any]:
 
 
 def test_openai_deltas() -> None:
-    chunks = data(fed(_ChatChunks({"id": "x"}, 1, {}, TOOLS), [*DELTAS, EOS]))
+    chunks = data(fed(chat_chunks(), [*DELTAS, EOS]))
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[1:5] == [
@@ -86,7 +90,7 @@ def test_openai_deltas() -> None:
 
 
 def test_openai_whole_message() -> None:
-    choice = _choice(0, event(EOS))
+    choice = chat_chunks().choice(0, event(EOS))
     assert choice["finish_reason"] == "tool_calls"
     message = choice["message"]
     assert (message["content"], message["reasoning_content"]) == ("I look", "hmm")
@@ -95,14 +99,9 @@ def test_openai_whole_message() -> None:
     ]  # fmt: skip
 
 
-def test_daemon_without_deltas_is_understood() -> None:
-    """Its text comes with the end, and nothing is lost."""
+def test_message_that_comes_with_the_end_alone_is_told() -> None:
     told = [{"event": "token", "text": "Hel"}, {"event": "token", "text": "lo"}]
-    end = {"event": "eos", "reason": "stop", "usage": USAGE}
-    chunks = data(fed(_ChatChunks({"id": "x"}, 1, {}, TOOLS), [*told, end]))
-    texts = [chunk["choices"][0]["delta"].get("content") for chunk in chunks]
-    assert texts == ["", "Hello", None]
-    chunks = data(fed(_ChatChunks({"id": "x"}, 1, {}, TOOLS), [*told, {**end, **EOS}]))
+    chunks = data(fed(chat_chunks(), [*told, EOS]))
     delta = chunks[1]["choices"][0]["delta"]
     assert delta["content"] == "I look" and len(delta["tool_calls"]) == 2
 
@@ -111,7 +110,7 @@ def test_daemon_without_deltas_is_understood() -> None:
 
 
 def test_anthropic_blocks() -> None:
-    told = data(fed(_Events("msg_1", "m", True), [*DELTAS, EOS]))
+    told = data(fed(_Events("m"), [*DELTAS, EOS]))
     kinds = [each["type"] for each in told]
     assert kinds[:2] == ["message_start", "ping"]
     assert kinds[-2:] == ["message_delta", "message_stop"]
@@ -133,7 +132,7 @@ def test_anthropic_blocks() -> None:
 
 
 def test_anthropic_answer_without_text() -> None:
-    told = data(fed(_Events("msg_1", "m", False), [{"event": "eos", "reason": "length"}]))
+    told = data(fed(_Events("m"), [{"event": "eos", "reason": "length"}], deltas=False))
     assert [each["type"] for each in told] == [
         "message_start", "ping", "content_block_start", "content_block_stop", "message_delta",
         "message_stop",
@@ -142,7 +141,7 @@ def test_anthropic_answer_without_text() -> None:
 
 
 def test_anthropic_ping_is_a_comment_until_the_message_begins() -> None:
-    events = _Events("msg_1", "m", False)
+    events = _Events("m")
     assert events.ping.startswith(b":")
     events.feed(0, event({"event": "token", "text": "x"}))
     assert events.ping == b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -150,7 +149,7 @@ def test_anthropic_ping_is_a_comment_until_the_message_begins() -> None:
 
 def test_stop_string_that_the_daemon_names() -> None:
     end = {"event": "eos", "reason": "stop", "stop": "END", "usage": USAGE}
-    told = data(fed(_Events("msg_1", "m", False), [end]))
+    told = data(fed(_Events("m"), [end], deltas=False))
     assert told[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
 
@@ -158,7 +157,7 @@ def test_stop_string_that_the_daemon_names() -> None:
 
 
 def test_ollama_lines() -> None:
-    out = fed(_Lines("m", "message", True), [*DELTAS, EOS]).decode()
+    out = fed(_Lines("m", "message"), [*DELTAS, EOS]).decode()
     lines = [json.loads(line) for line in out.splitlines()]
     messages = [line["message"] for line in lines]
     assert "".join(m.get("thinking", "") for m in messages) == "hmm"
@@ -181,11 +180,11 @@ def failed(code: str, message: str, **fields: int) -> Event:
 
 def test_streams_that_fail_say_so_in_their_words() -> None:
     refusal = of_daemon(failed("E_RUNTIME_001", "it failed"))
-    (openai,) = data(_ChatChunks({"id": "x"}, 1, {}, {}).fail(refusal))
+    (openai,) = data(chat_chunks().fail(refusal))
     assert openai["error"]["message"] == "it failed"
-    (anthropic,) = data(_Events("msg_1", "m", False).fail(refusal))
+    (anthropic,) = data(_Events("m").fail(refusal))
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "api_error")
-    assert json.loads(_Lines("m", "message", False).fail(refusal))["error"] == "it failed"
+    assert json.loads(_Lines("m", "message").fail(refusal))["error"] == "it failed"
 
 
 def test_what_is_not_there_is_not_to_be_asked_again() -> None:

@@ -11,30 +11,18 @@ from starlette.responses import Response
 import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.link import with_model
-from umaserve.gateway.daemon.refusal import (
-    Refusal,
-    openai_error,
-    without_folders,
-    wrong,
-)
+from umaserve.gateway.daemon.refusal import Refusal, openai_error, without_folders, wrong
 from umaserve.gateway.page import page, wants_page
 from umaserve.gateway.translate.answers.accept import preferred
 from umaserve.gateway.translate.answers.answering import (
     Translator,
-    cache_header,
+    answer,
     json_response,
     link_of,
     sse,
-    stream,
-    whole,
 )
-from umaserve.gateway.translate.body import flag_of, read_object, text_of
-from umaserve.gateway.translate.caller import (
-    caller_fields,
-    lane_header,
-    own_rows,
-    require_admin,
-)
+from umaserve.gateway.translate.body import read_object, text_of
+from umaserve.gateway.translate.caller import caller_fields, own_rows, require_admin
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.model import is_called, known_models
 from umaserve.gateway.translate.schemas import AT_LEAST_1, SOCKET, TEXT, of_socket
@@ -135,8 +123,8 @@ async def load(request: Request) -> Response:
     name = text_of(body, "model")
     if not any(is_called(model, name) for model in await known_models(request)):
         name = allowed_model(name, request.state.settings.model_dirs)
-    answer = await link_of(request).ask({"type": "load", "model": name}, None)
-    return json_response({"model": answer["model"], "success": True})
+    loaded = await link_of(request).ask({"type": "load", "model": name}, None)
+    return json_response({"model": loaded["model"], "success": True})
 
 
 def allowed_model(name: str, folders: tuple[str, ...]) -> str:
@@ -176,8 +164,8 @@ async def priority(request: Request) -> Response:
         if len(found) != 1:
             raise wrong(name, f"name one request that runs or waits; {fields.get(name)!r} does not")
         fields = {"serial": found[0]["serial"], "priority": fields.get("priority")}
-    answer = await link_of(request).ask({"type": "priority", **fields})
-    return json_response({"priority": answer["priority"]})
+    moved = await link_of(request).ask({"type": "priority", **fields})
+    return json_response({"priority": moved["priority"]})
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -188,6 +176,9 @@ class Events(Translator):
 
     def __init__(self, id: str | None) -> None:
         self._id = id
+
+    def whole(self, ends: list[Event]) -> Any:
+        return as_told(ends[0], self._id)
 
     def feed(self, number: int, event: Event) -> bytes:
         return sse(as_told(event, self._id), "event")
@@ -221,13 +212,8 @@ async def generate(request: Request) -> Response:
     if body.get("type") is not None:
         raise wrong("type", "be left out; /load, /unload and /priority have routes of their own")
     body.pop("key", None)  # whose key it is the gateway alone says
-    fields = caller_fields(request, body)
-    message = {**body, **fields}
-    headers = {"x-uma-lane": lane_header(fields)}
-    if flag_of(body, "stream", True):
-        return await stream(request, [message], Events(id), headers, trim=False)
-    ends = await whole(request, [message], trim=False)
-    return json_response(as_told(ends[0], id), headers=headers | cache_header(ends))
+    message = {**body, **caller_fields(request, body)}
+    return await answer(request, body, [message], Events(id), streams=True, trim=False)
 
 
 async def home(request: Request) -> Response:

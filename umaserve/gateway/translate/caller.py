@@ -70,5 +70,5 @@ def product(user_agent: str) -> str:
 
 def lane_header(fields: dict[str, Any]) -> str:
     """``X-UMA-Lane``, the lane and why, for as long as the daemon has not said it."""
-    lane = fields.get("priority")
-    return f"{lane}; asked for" if lane else "auto; nobody named a lane"
+    lane = fields.get("priority") or "auto"
+    return "auto; nobody named a lane" if lane == "auto" else f"{lane}; asked for"

@@ -195,15 +195,6 @@ def format_field(form: Any, name: str) -> dict[str, Any]:
     return {"json_schema": form["schema"]}
 
 
-def wants_deltas(message: Mapping[str, Any]) -> bool:
-    """Whether the daemon takes the answer apart, into content, reasoning and tool calls."""
-    if message.get("tools"):
-        return True
-    if any(name in message for name in CONSTRAINTS):
-        return False  # it is all content
-    return message.get("thinking") is not None or message.get("thinking_budget") is not None
-
-
 def tool_call(call: dict[str, Any]) -> tuple[str, str, str]:
     """Id, name and arguments of a call in a whole message."""
     function = call.get("function") or call

@@ -27,18 +27,16 @@ from umaserve.gateway.families.anthropic.shapes import (
 from umaserve.gateway.translate.answers.answering import (
     SSE_COMMENT,
     Translator,
-    cache_header,
+    answer,
     json_response,
     link_of,
     sse,
-    stream,
-    whole,
 )
 from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of, unread_field
-from umaserve.gateway.translate.body import flag_of, list_of, object_of, read_object
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.body import list_of, object_of, read_object
+from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import conversation_fields, wants_deltas
+from umaserve.gateway.translate.messages import conversation_fields
 from umaserve.gateway.translate.model import read_request
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import settings_fields
@@ -48,26 +46,7 @@ from umaserve.gateway.translate.schemas import ASKED, AT_LEAST_1, BUDGET, CONVER
 async def messages(request: Request) -> Response:
     """A conversation's next message."""
     body = await read_request(request)
-    message = _message(request, body)
-    headers = {"x-uma-lane": lane_header(message), "request-id": "req_" + os.urandom(12).hex()}
-    name, id = body["model"], "msg_" + os.urandom(12).hex()
-    if flag_of(body, "stream"):
-        events = _Events(id, name, wants_deltas(message))
-        return await stream(request, [message], events, headers)
-    (end,) = await whole(request, [message])
-    answer = answer_of(end)
-    told = {
-        "id": id,
-        "type": "message",
-        "role": "assistant",
-        "model": name or end.model,
-        "content": blocks_of(answer),
-        "stop_reason": stop_reason(end),
-        "stop_sequence": end.stop,
-        "usage": usage(end),
-        **unread_field(end),
-    }
-    return json_response(told, headers=headers | cache_header([end]))
+    return await answer(request, body, [_message(request, body)], _Events(body["model"]))
 
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
@@ -101,14 +80,24 @@ def _conversation(body: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Events(Translator):
-    """The stream's events: blocks one after the other, each begun, filled and ended."""
+    """A message, whole or as a stream of blocks: one after the other is begun, filled and ended."""
 
-    def __init__(self, id: str, model: str, takes_deltas: bool) -> None:
-        self._id, self._model = id, model
-        self._pieces = Pieces(takes_deltas)
+    def __init__(self, model: str) -> None:
+        self.headers = {"request-id": "req_" + os.urandom(12).hex()}
+        self._model, self._pieces = model, Pieces()
         self._counts = Event()
         self._begun = False
         self._index, self._block = -1, ""
+
+    def whole(self, ends: list[Event]) -> Any:
+        (end,) = ends
+        self._model = self._model or end.model
+        stop = {"stop_reason": stop_reason(end), "stop_sequence": end.stop}
+        return self._message(end, blocks_of(answer_of(end)), stop | {"usage": usage(end)})
+
+    def _message(self, event: Event, content: list[Any], told: dict[str, Any]) -> dict[str, Any]:
+        named = {"id": "msg_" + os.urandom(12).hex(), "type": "message", "role": "assistant"}
+        return {**named, "model": self._model, "content": content, **told, **unread_field(event)}
 
     @property
     def ping(self) -> bytes:
@@ -141,17 +130,8 @@ class _Events(Translator):
     def _start(self, event: Event) -> bytes:
         self._begun = True
         counts = usage(self._counts if event.usage is None else event) | {"output_tokens": 0}
-        message: dict[str, Any] = {
-            "id": self._id,
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": counts,
-            **unread_field(self._counts),
-        }
+        told = {"stop_reason": None, "stop_sequence": None, "usage": counts}
+        message = self._message(self._counts, [], told)
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
 
     def _piece(self, piece: Piece, parts: list[bytes]) -> None:

@@ -12,19 +12,17 @@ from umaserve.gateway.daemon.refusal import Refusal, llama_error, wrong
 from umaserve.gateway.families.llama_server.shapes import Asked, probability
 from umaserve.gateway.translate.answers.answering import (
     Translator,
-    cache_header,
+    answer,
     json_response,
     link_of,
     sse,
-    stream,
-    whole,
 )
 from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.answers.rated import token_of
-from umaserve.gateway.translate.answers.timings import Running, progress_fields
+from umaserve.gateway.translate.answers.timings import Progress, progress_fields
 from umaserve.gateway.translate.answers.vectors import vectors_of
 from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of, whole_of
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import OTHER_FILE
 from umaserve.gateway.translate.gap import infill as infill_tokens
@@ -83,13 +81,7 @@ async def _complete(
     if flag_of(body, "return_tokens"):
         fields["return_tokens"] = True
     messages = several([{**fields, **caller, **prompt} for prompt in prompts], choices)
-    headers = {"x-uma-lane": lane_header(caller)}
-    if flag_of(body, "stream"):
-        return await stream(request, messages, _Parts(asked, body), headers)
-    ends = await whole(request, messages)
-    answers = [asked.whole(number, end) for number, end in enumerate(ends)]
-    told = answers if len(answers) > 1 else answers[0]
-    return json_response(told, headers=headers | cache_header(ends))
+    return await answer(request, body, messages, _Parts(asked, body))
 
 
 async def embedding(request: Request) -> Response:
@@ -103,35 +95,30 @@ async def embedding(request: Request) -> Response:
 
 
 class _Parts(Translator):
-    """A part of the answer a token, and what the end tells."""
+    """Whole answers, or a part of the answer for each token and what the end tells."""
 
     def __init__(self, asked: Asked, body: dict[str, Any]) -> None:
-        self._asked = asked
-        self._per_token = flag_of(body, "timings_per_token")
-        self._progress = flag_of(body, "return_progress")
-        self._running: dict[int, Running] = {}
+        self._asked, self._body = asked, body
+
+    def whole(self, ends: list[Event]) -> Any:
+        answers = [self._asked.whole(number, end) for number, end in enumerate(ends)]
+        return answers if len(answers) > 1 else answers[0]
+
+    def begin(self) -> bytes:
+        self._progress = Progress(self._body)
+        return b""
 
     def begun(self, number: int, begin: Event) -> None:
         self._asked.model = self._asked.model or begin.model
-        self._running[number] = Running(begin)
+        self._progress.begun(number, begin)
 
     def feed(self, number: int, event: Event) -> bytes:
         if event.event == "eos":
             return sse(self._asked.last(number, event))
-        running = self._running.get(number)
-        tells = running is not None and running.takes(event) and self._progress
-        part: dict[str, Any] = {
-            "index": number,
-            "content": "",
-            "tokens": [],
-            "stop": False,
-            "id_slot": -1,
-        }
-        if running is not None and self._per_token:
-            part["timings"] = running.timings()
-        before = b""
-        if running is not None and tells:
-            before = sse({**part, "prompt_progress": running.progress()})
+        told = self._progress.of_prompt(number, event)
+        part: dict[str, Any] = {"index": number, "content": "", "tokens": []}
+        part |= {"stop": False, "id_slot": -1, **self._progress.timings(number)}
+        before = sse(part | told) if told else b""
         if event.event != "token" or not self._asked.wants_text:
             return before
         self._asked.saw(number, event.text or "")

@@ -15,13 +15,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic.shapes import input_of
 from umaserve.gateway.families.ollama.history import as_openai
-from umaserve.gateway.translate.answers.answering import (
-    Translator,
-    cache_header,
-    json_response,
-    stream,
-    whole,
-)
+from umaserve.gateway.translate.answers.answering import Translator, answer, json_response
 from umaserve.gateway.translate.answers.parts import Answer, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.answers.rated import entry_of, token_of
 from umaserve.gateway.translate.body import (
@@ -32,14 +26,10 @@ from umaserve.gateway.translate.body import (
     text_of,
     whole_of,
 )
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.messages import (
-    conversation_fields,
-    effort,
-    wants_deltas,
-)
+from umaserve.gateway.translate.messages import conversation_fields, effort
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.pictures import text_part, with_data
 from umaserve.gateway.translate.sampling import OWN, most_tokens, settings_fields
@@ -124,16 +114,7 @@ async def _answer(
     whole_of(options, "num_ctx", 0, 0, 1 << 31)  # the context is the daemon's
     if flag_of(body, "logprobs"):
         message["logprobs"] = whole_of(body, "top_logprobs", 0, 0, MAX_LOGPROBS)
-    name = body["model"]
-    headers = {"x-uma-lane": lane_header(caller)}
-    if flag_of(body, "stream", True):
-        lines = _Lines(name, field, wants_deltas(message))
-        return await stream(request, [message], lines, headers)
-    began_ns = time.monotonic_ns()
-    (end,) = await whole(request, [message])
-    told = _start(name or end.model) | _content(field, answer_of(end))
-    told |= _logprobs(end.logprobs or ()) | _end(end, began_ns)
-    return json_response(told, headers=headers | cache_header([end]))
+    return await answer(request, body, [message], _Lines(body["model"], field), streams=True)
 
 
 async def _loaded_only(body: dict[str, Any], field: str) -> Response:
@@ -198,15 +179,20 @@ def _end(end: Event, began_ns: int) -> dict[str, Any]:
 
 
 class _Lines(Translator):
-    """A line of JSON for what is new; tool calls are told when they are whole."""
+    """One object, or a line of JSON for what is new; a call of a tool is told when it is whole."""
 
     content_type = LINES
 
-    def __init__(self, name: str, field: str, takes_deltas: bool) -> None:
+    def __init__(self, name: str, field: str) -> None:
         self._name, self._field = name, field
-        self._pieces = Pieces(takes_deltas)
+        self._pieces = Pieces()
         self._tokens: list[dict[str, Any]] = []
         self._began_ns = time.monotonic_ns()
+
+    def whole(self, ends: list[Event]) -> Any:
+        (end,) = ends
+        told = _start(self._name or end.model) | _content(self._field, answer_of(end))
+        return told | _logprobs(end.logprobs or ()) | _end(end, self._began_ns)
 
     @property
     def ping(self) -> bytes:

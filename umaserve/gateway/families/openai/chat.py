@@ -16,29 +16,17 @@ from umaserve.gateway.families.openai.shapes import (
     chat_logprobs,
     chosen_logprobs,
     finish_reason,
-    head,
     metadata_field,
-    usage,
 )
-from umaserve.gateway.translate.answers.answering import (
-    cache_header,
-    json_response,
-    link_of,
-    stream,
-    whole,
-)
+from umaserve.gateway.translate.answers.answering import answer, json_response, link_of
 from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
-from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of, unread_field
+from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.answers.rated import token_of
-from umaserve.gateway.translate.answers.timings import progress_fields, timings
-from umaserve.gateway.translate.body import flag_of, read_object, whole_of
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.answers.timings import progress_fields
+from umaserve.gateway.translate.body import read_object, whole_of
+from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
-from umaserve.gateway.translate.messages import (
-    chat_fields,
-    chat_messages,
-    wants_deltas,
-)
+from umaserve.gateway.translate.messages import chat_fields, chat_messages
 from umaserve.gateway.translate.model import read_request
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
@@ -48,7 +36,6 @@ from umaserve.gateway.translate.schemas import AT_LEAST_1, CHAT, FLAG, SOCKET
 async def chat_completions(request: Request) -> Response:
     """A conversation's next message, ``n`` times."""
     body = await read_request(request)
-    caller = caller_fields(request, body)
     message = {
         "messages": chat_messages(body),
         **settings_fields(body),
@@ -58,25 +45,11 @@ async def chat_completions(request: Request) -> Response:
         "deltas": body.get("reasoning_format") != "none",
         **progress_fields(body),
         **metadata_field(body.get("metadata")),
-        **caller,
+        **caller_fields(request, body),
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
-    messages = several([message], choices)
-    headers = {"x-uma-lane": lane_header(caller)}
-    if flag_of(body, "stream"):
-        begin = head(body, "chat.completion.chunk", "chatcmpl-")
-        chunks = _ChatChunks(begin, choices, body, message)
-        return await stream(request, messages, chunks, headers)
-    ends = await whole(request, messages)
-    answer = {
-        **head(body, "chat.completion", "chatcmpl-", ends),
-        "choices": [_choice(number, end) for number, end in enumerate(ends)],
-        "usage": usage(ends, choices),
-        **unread_field(ends[0]),
-        **metadata_field(ends[0].metadata),
-        "timings": timings(ends[0]),
-    }
-    return json_response(answer, headers=headers | cache_header(ends))
+    chunks = _ChatChunks(body, choices, "logprobs" in message)
+    return await answer(request, body, several([message], choices), chunks)
 
 
 async def input_tokens(request: Request) -> Response:
@@ -86,41 +59,38 @@ async def input_tokens(request: Request) -> Response:
     return json_response(COUNTED | await count_of(link_of(request), fields))
 
 
-def _choice(number: int, end: Event) -> dict[str, Any]:
-    answer, reason = answer_of(end), finish_reason(end)
-    # a cut call is told as OpenAI does it, where the reason says that it is cut
-    calls = answer.calls if reason == "length" else answer.whole_calls
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if calls:
-        message["content"] = answer.text or None
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in calls
-        ]
-    logprobs = chat_logprobs(end.logprobs) if end.logprobs is not None else None
-    return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": reason}
-
-
 class _ChatChunks(Chunks):
-    """``chat.completion.chunk`` objects."""
+    """``chat.completion`` and ``chat.completion.chunk`` objects."""
 
+    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
     nothing = b'"delta":{},"finish_reason":null'
 
-    def __init__(
-        self, head: dict[str, Any], choices: int, body: dict[str, Any], message: dict[str, Any]
-    ) -> None:
-        super().__init__(head, choices, body)
-        takes_deltas = wants_deltas(message)
-        self._pieces = [Pieces(takes_deltas) for _ in range(choices)]
+    def __init__(self, body: dict[str, Any], choices: int, with_logprobs: bool) -> None:
+        super().__init__(body, choices)
+        self._with_logprobs = with_logprobs
+        self._pieces = [Pieces() for _ in range(choices)]
         self._tokens: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self._begun = [False] * choices
-        self._with_logprobs = "logprobs" in message
+
+    def choice(self, number: int, end: Event) -> dict[str, Any]:
+        said, reason = answer_of(end), finish_reason(end)
+        # a cut call is told as OpenAI does it, where the reason says that it is cut
+        calls = said.calls if reason == "length" else said.whole_calls
+        message: dict[str, Any] = {"role": "assistant", "content": said.text}
+        if said.reasoning:
+            message["reasoning_content"] = said.reasoning
+        if calls:
+            message["content"] = said.text or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in calls
+            ]
+        logprobs = chat_logprobs(end.logprobs) if end.logprobs is not None else None
+        return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     def begun(self, number: int, begin: Event) -> None:
         super().begun(number, begin)

@@ -13,25 +13,16 @@ from umaserve.gateway.families.openai.shapes import (
     FIELDS,
     Chunks,
     finish_reason,
-    head,
     metadata_field,
     prompt_logprobs,
     text_logprobs,
-    usage,
 )
-from umaserve.gateway.translate.answers.answering import (
-    cache_header,
-    json_response,
-    link_of,
-    stream,
-    whole,
-)
+from umaserve.gateway.translate.answers.answering import answer, link_of
 from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
-from umaserve.gateway.translate.answers.parts import unread_field
 from umaserve.gateway.translate.answers.rated import token_of
-from umaserve.gateway.translate.answers.timings import progress_fields, timings
+from umaserve.gateway.translate.answers.timings import progress_fields
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.model import loaded_model, read_request
@@ -45,7 +36,6 @@ MOST_TOKENS = 16  # OpenAI's own
 async def completions(request: Request) -> Response:
     """Complete each prompt ``n`` times."""
     body = await read_request(request)
-    caller = caller_fields(request, body)
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
     if whole_of(body, "best_of", choices, 1, MAX_CHOICES) > choices:
         raise not_there('"best_of" above "n"')
@@ -57,27 +47,12 @@ async def completions(request: Request) -> Response:
         **_logprobs(body),
         **progress_fields(body),
         **metadata_field(body.get("metadata")),
-        **caller,
+        **caller_fields(request, body),
     }
     echoed = await _echoed(request, body, given)
     messages = several([{**common, **prompt} for prompt in prompts], choices)
-    headers = {"x-uma-lane": lane_header(caller)}
-    if flag_of(body, "stream"):
-        begin = head(body, "text_completion", "cmpl-")
-        chunks = _TextChunks(begin, choices, body, "logprobs" in common, echoed)
-        return await stream(request, messages, chunks, headers)
-    ends = await whole(request, messages)
-    answer = {
-        **head(body, "text_completion", "cmpl-", ends),
-        "choices": [
-            _choice(number, end, echoed[number // choices]) for number, end in enumerate(ends)
-        ],
-        "usage": usage(ends, choices),
-        **unread_field(*ends),
-        **metadata_field(ends[0].metadata),
-        "timings": timings(ends[0]),
-    }
-    return json_response(answer, headers=headers | cache_header(ends))
+    chunks = _TextChunks(body, choices, "logprobs" in common, echoed)
+    return await answer(request, body, messages, chunks)
 
 
 async def _prompts(
@@ -111,34 +86,30 @@ async def _echoed(
     return [await text_of_prompt(link_of(request), prompt) for prompt in prompts]
 
 
-def _choice(number: int, end: Event, echoed: str) -> dict[str, Any]:
-    logprobs = text_logprobs(end.logprobs) if end.logprobs is not None else None
-    if end.rated is not None:
-        logprobs = prompt_logprobs(end.rated, end.logprobs or ())
-    return {
-        "index": number,
-        "text": echoed + (end.text or ""),
-        "logprobs": logprobs,
-        "finish_reason": finish_reason(end),
-    }
-
-
 class _TextChunks(Chunks):
     """``text_completion`` objects."""
 
+    kind = chunk_kind = "text_completion"
+    prefix = "cmpl-"
     nothing = b'"text":"","logprobs":null,"finish_reason":null'
 
     def __init__(
-        self,
-        head: dict[str, Any],
-        choices: int,
-        body: dict[str, Any],
-        with_logprobs: bool,
-        echoed: list[str],
+        self, body: dict[str, Any], choices: int, with_logprobs: bool, echoed: list[str]
     ) -> None:
-        super().__init__(head, choices, body)
+        super().__init__(body, choices)
         self._with_logprobs, self._echoed = with_logprobs, echoed
         self._sizes: dict[int, int] = {}
+
+    def choice(self, number: int, end: Event) -> dict[str, Any]:
+        logprobs = text_logprobs(end.logprobs) if end.logprobs is not None else None
+        if end.rated is not None:
+            logprobs = prompt_logprobs(end.rated, end.logprobs or ())
+        return {
+            "index": number,
+            "text": self._echoed[number // self._choices] + (end.text or ""),
+            "logprobs": logprobs,
+            "finish_reason": finish_reason(end),
+        }
 
     def feed(self, number: int, event: Event) -> bytes:
         out = self._timed(number, event)

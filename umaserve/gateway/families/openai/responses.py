@@ -25,24 +25,21 @@ from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.families.openai.shapes import COUNTED
 from umaserve.gateway.translate.answers.answering import (
     Translator,
-    cache_header,
+    answer,
     json_response,
     link_of,
     sse,
-    stream,
-    whole,
 )
 from umaserve.gateway.translate.answers.parts import Pieces, answer_of, unread_field
-from umaserve.gateway.translate.answers.timings import Running, progress_fields, timings
+from umaserve.gateway.translate.answers.timings import Progress, progress_fields, timings
 from umaserve.gateway.translate.body import flag_of, object_of, text_of
-from umaserve.gateway.translate.caller import caller_fields, lane_header
+from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import (
     conversation_fields,
     effort,
     format_field,
     in_order,
-    wants_deltas,
 )
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.prompts import count_of
@@ -80,12 +77,7 @@ async def responses(request: Request) -> Response:
         **caller,
     }
     keep = (kept, owner, history) if flag_of(body, "store", True) else None
-    answer = _Response(body, tools, wants_deltas(message), keep)
-    headers = {"x-uma-lane": lane_header(caller)}
-    if flag_of(body, "stream"):
-        return await stream(request, [message], answer, headers)
-    (end,) = await whole(request, [message])
-    return json_response(answer.whole(end), headers=headers | cache_header([end]))
+    return await answer(request, body, [message], _Response(body, tools, keep))
 
 
 async def input_tokens(request: Request) -> Response:
@@ -134,24 +126,21 @@ class _Response(Translator):
         self,
         body: dict[str, Any],
         tools: Tools,
-        takes_deltas: bool,
         keep: tuple[Kept, str, list[dict[str, Any]]] | None,
     ) -> None:
         self._body, self._keep = body, keep
-        self._pieces, self._output = Pieces(takes_deltas), Output(tools)
+        self._pieces, self._output = Pieces(), Output(tools)
         self._id = "resp_" + os.urandom(24).hex()
         self._created = int(time.time())
         self._number = 0
-        self._per_token = flag_of(body, "timings_per_token")
-        self._progress = flag_of(body, "return_progress")
-        self._running: Running | None = None
+        self._progress = Progress(body)
 
-    def whole(self, end: Event) -> dict[str, Any]:
-        """All at once."""
+    def whole(self, ends: list[Event]) -> Any:
+        (end,) = ends
         self._body["model"] = self._body["model"] or end.model
-        answer = answer_of(end)
-        self._output.take(answer.piece())
-        self._output.finish(end.reason == "length", answer.calls)
+        said = answer_of(end)
+        self._output.take(said.piece())
+        self._output.finish(end.reason == "length", said.calls)
         return self._ended(end)
 
     @property
@@ -169,30 +158,22 @@ class _Response(Translator):
     def begun(self, number: int, begin: Event) -> None:
         self._body["model"] = self._body["model"] or begin.model
         self._pieces.takes_deltas = begin.deltas
-        if self._per_token or self._progress:
-            self._running = Running(begin)
+        self._progress.begun(number, begin)
 
     def feed(self, number: int, event: Event) -> bytes:
-        before = self._timed(event)
+        before, told = [], self._progress.of_prompt(number, event)
+        if told:
+            running = {"type": "response.in_progress", "response": self._object("in_progress")}
+            before = [running | told]
         events = self._output.take(self._pieces.of(event))
         if event.event == "eos":
             events += self._output.finish(event.reason == "length", answer_of(event).calls)
-            ended, told = self._ended(event), timings(event)
-            events.append(
-                {"type": f"response.{ended['status']}", "response": ended, "timings": told}
-            )
-        elif events and self._per_token and self._running is not None:
-            events[-1]["timings"] = self._running.timings()
+            ended = self._ended(event)
+            kind = f"response.{ended['status']}"
+            events.append({"type": kind, "response": ended, "timings": timings(event)})
+        elif events:
+            events[-1] |= self._progress.timings(number)
         return self._events(before + events)
-
-    def _timed(self, event: Event) -> list[dict[str, Any]]:
-        """Count an event; how far the prompt is goes before its own events."""
-        running = self._running
-        if running is None or not running.takes(event) or not self._progress:
-            return []
-        told = {"type": "response.in_progress", "response": self._object("in_progress")}
-        told["prompt_progress"] = running.progress()
-        return [told | ({"timings": running.timings()} if self._per_token else {})]
 
     def fail(self, refusal: Refusal) -> bytes:
         error = openai_error(refusal)["error"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import time
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from umaserve.gateway.translate.answers.answering import Translator, sse
 from umaserve.gateway.translate.answers.choices import MAX_CHOICES
 from umaserve.gateway.translate.answers.parts import unread_field
 from umaserve.gateway.translate.answers.rated import entry_of, finite, is_text, own_text
-from umaserve.gateway.translate.answers.timings import Running, timings
-from umaserve.gateway.translate.body import flag_of, object_of
+from umaserve.gateway.translate.answers.timings import Progress, timings
+from umaserve.gateway.translate.body import object_of
 from umaserve.gateway.translate.sampling import n_probs
 from umaserve.gateway.translate.schemas import ASKED, FLAG, PROGRESS, SOCKET, of_socket
 
@@ -35,15 +36,13 @@ FINGERPRINT = f"umaserve-{umaserve.__version__}"
 _FINISH = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def head(
-    body: dict[str, Any], kind: str, prefix: str, ends: Sequence[Event] = ()
-) -> dict[str, Any]:
-    """The fields that all objects of one answer begin with; ``ends`` where it is whole."""
+def _head(model: str, kind: str, prefix: str) -> dict[str, Any]:
+    """The fields that all objects of one answer begin with."""
     return {
         "id": prefix + os.urandom(12).hex(),
         "object": kind,
         "created": int(time.time()),
-        "model": body["model"] or (ends[0].model if ends else ""),
+        "model": model,
         "system_fingerprint": FINGERPRINT,
     }
 
@@ -142,42 +141,55 @@ def metadata_field(value: Any) -> dict[str, Any]:
 
 
 class Chunks(Translator):
-    """The common half of OpenAI's streams."""
+    """The common half of OpenAI's answers with ``choices``.  ``body`` has its ``model``."""
 
+    kind, chunk_kind, prefix = "", "", ""  # names of an answer and of its parts, and of their ids
     nothing = b""  # the fields of a choice that adds nothing
 
-    def __init__(self, head: dict[str, Any], choices: int, body: dict[str, Any]) -> None:
-        self._head, self._start = head, b"data: " + encode(head)[:-1]
-        self._choices = choices
-        self._with_usage = object_of(body, "stream_options").get("include_usage") is True
+    def __init__(self, body: dict[str, Any], choices: int) -> None:
+        self._body, self._choices = body, choices
         self._ends: dict[int, Event] = {}
-        self._running: dict[int, Running] = {}
-        self._per_token = flag_of(body, "timings_per_token")
-        self._progress = flag_of(body, "return_progress")
+
+    @abc.abstractmethod
+    def choice(self, number: int, end: Event) -> dict[str, Any]:
+        """Return a whole choice."""
+
+    def whole(self, ends: list[Event]) -> Any:
+        return {
+            **_head(self._body["model"] or ends[0].model, self.kind, self.prefix),
+            "choices": [self.choice(number, end) for number, end in enumerate(ends)],
+            "usage": usage(ends, self._choices),
+            **unread_field(*ends),
+            **metadata_field(ends[0].metadata),
+            "timings": timings(ends[0]),
+        }
+
+    def begin(self) -> bytes:
+        self._head = _head(self._body["model"], self.chunk_kind, self.prefix)
+        self._start = b"data: " + encode(self._head)[:-1]
+        self._with_usage = object_of(self._body, "stream_options").get("include_usage") is True
+        self._progress = Progress(self._body)
+        return b""
 
     def begun(self, number: int, begin: Event) -> None:
         if not self._head["model"]:  # it was not there yet when the request came
             self._head["model"] = begin.model
             self._start = b"data: " + encode(self._head)[:-1]
-        if self._per_token or self._progress:
-            self._running[number] = Running(begin)
+        self._progress.begun(number, begin)
 
     def _timed(self, number: int, event: Event) -> bytes:
         """Count an event; how far the prompt is goes before its own chunks."""
-        running = self._running.get(number)
-        if running is None or not running.takes(event) or not self._progress:
+        told = self._progress.of_prompt(number, event)
+        if not told:
             return b""
-        told = b'"prompt_progress":' + encode(running.progress())
-        if self._per_token:
-            told += b',"timings":' + encode(running.timings())
-        return self._chunk(b'"choices":[{"index":%d,%b}],' % (number, self.nothing) + told)
+        choice = b'"choices":[{"index":%d,%b}],' % (number, self.nothing)
+        return self._chunk(choice + encode(told)[1:-1])
 
     def _tail(self, number: int, end: Event | None = None) -> bytes:
         """The fields behind a choice: ``timings`` where asked for, and what the end tells."""
-        told: dict[str, Any] = {}
-        if end is None and self._per_token and number in self._running:
-            told = {"timings": self._running[number].timings()}
-        if end is not None:
+        if end is None:
+            told = self._progress.timings(number)
+        else:
             self._ends[number] = end
             told = {} if self._with_usage else {"timings": timings(end)}
             told |= unread_field(end) | metadata_field(end.metadata)

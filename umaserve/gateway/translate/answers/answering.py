@@ -19,6 +19,8 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.exchange import Exchange, Numbered
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
+from umaserve.gateway.translate.body import flag_of
+from umaserve.gateway.translate.caller import lane_header
 from umaserve.gateway.translate.prompts import tokens_of_each
 from umaserve.protocol.tables.settings import MAX_LOGIT_BIAS
 
@@ -33,17 +35,22 @@ Headers = dict[str, str]
 
 
 class Translator(abc.ABC):
-    """Base class for translating the daemon's events to the bytes of one family's stream."""
+    """Base class for answers in the words of one family: whole, or as the bytes of a stream."""
 
     content_type = EVENT_STREAM
+    headers: Headers = {}  # of a stream and of a whole answer
 
     @property
     def ping(self) -> bytes:
         """Bytes that keep the stream alive and add nothing to the answer."""
         return SSE_COMMENT
 
+    @abc.abstractmethod
+    def whole(self, ends: list[Event]) -> Any:
+        """Return the answer of a request that does not stream, from the ends at the daemon."""
+
     def begin(self) -> bytes:
-        """Return the bytes before the first event."""
+        """Return the bytes before the first event.  Raises ``Refusal`` for a wrong setting."""
         return b""
 
     def begun(self, number: int, begin: Event) -> None:  # noqa: B027 (most families say nothing)
@@ -116,40 +123,38 @@ def _open(parts: list[dict[str, str]]) -> str:
     return ", ".join(shown)
 
 
-async def whole(
-    request: Request, messages: list[dict[str, Any]], trim: bool = True
-) -> list[Event]:
-    """The end of each request.  Raises ``Refusal``."""
-    exchange = Exchange(link_of(request))
-    try:
-        for message in await _with_bias_of_texts(link_of(request), messages):
-            await exchange.begin({**message, "stream": False}, trim)
-        return await exchange.whole()
-    finally:
-        exchange.cancel()
-
-
-async def stream(
+async def answer(
     request: Request,
+    body: dict[str, Any],
     messages: list[dict[str, Any]],
     translator: Translator,
-    headers: Headers,
     *,
+    streams: bool = False,
     trim: bool = True,
 ) -> Response:
-    """A stream of what comes of ``messages``.  Raises ``Refusal`` where that is refused at once."""
+    """Answer with what comes of ``messages``.  Raises ``Refusal``, also for a stream's beginning.
+
+    ``streams``: whether the answer is a stream where the body does not say.
+    """
+    is_stream = flag_of(body, "stream", streams)
+    begin = translator.begin() if is_stream else b""
+    headers = {"x-uma-lane": lane_header(messages[0]), **translator.headers}
     exchange = Exchange(link_of(request))
     try:
         for message in await _with_bias_of_texts(link_of(request), messages):
-            await exchange.begin(message, trim)
+            await exchange.begin(message if is_stream else {**message, "stream": False}, trim)
+        if not is_stream:
+            ends = await exchange.whole()
+            exchange.cancel()  # the pictures that were fetched are not needed any more
+            return json_response(translator.whole(ends), headers=headers | cache_header(ends))
         first = await exchange.next(HOLD_S)
         if first and first[0][1].event == "error":
             raise of_daemon(first[0][1])
     except BaseException:
         exchange.cancel()
         raise
-    headers = headers | cache_header(exchange.begun.values())
-    return _Stream(exchange, first, translator, headers)
+    headers |= cache_header(exchange.begun.values())
+    return _Stream(exchange, begin, first, translator, headers)
 
 
 async def _with_bias_of_texts(link: Link, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -186,13 +191,15 @@ class _Stream(Response):
     def __init__(
         self,
         exchange: Exchange,
+        begin: bytes,
         first: list[Numbered],
         translator: Translator,
         headers: Headers,
     ) -> None:
         self.status_code = 200
         self.background = None
-        self._exchange, self._first, self._translator = exchange, first, translator
+        self._exchange, self._translator = exchange, translator
+        self._begin, self._first = begin, first
         self._begun: set[int] = set()
         self.init_headers(
             {**headers, "content-type": translator.content_type, "cache-control": "no-cache"}
@@ -208,7 +215,7 @@ class _Stream(Response):
 
     async def _send_all(self, send: Send) -> None:
         exchange, translator, batch = self._exchange, self._translator, self._first
-        out = translator.begin()
+        out = self._begin
         while True:
             over = self._translate(batch, parts := [out] if out else [])
             if not batch:

@@ -75,31 +75,20 @@ def unread_field(*events: Event) -> dict[str, Any]:
 class Pieces:
     """``of`` each event gives what is new.
 
-    ``takes_deltas``: the daemon was asked to take the answer apart.  Then the tokens' texts are not
-    shown, unless no delta has come by the end.  Whoever hears it from ``begin`` may change it.
+    ``takes_deltas``: the daemon takes the answer apart, as its ``begin`` says.  The tokens' texts
+    are not shown then.
     """
 
-    def __init__(self, takes_deltas: bool) -> None:
-        self.takes_deltas = takes_deltas
-        self._held: list[str] = []
-        self._had_deltas = False
+    def __init__(self) -> None:
+        self.takes_deltas = self._had_deltas = False
 
     def of(self, event: Event) -> Piece:
         """Return the part that a ``token``, ``delta`` or ``eos`` adds to the answer."""
-        if event.event == "token":
-            if not self.takes_deltas:
-                return Piece(event.text or "")
-            if not self._had_deltas:
-                self._held.append(event.text or "")
-        elif event.event == "delta":
+        if event.event == "token" and not self.takes_deltas:
+            return Piece(event.text or "")
+        if event.event == "delta":
             self._had_deltas = True
-            self._held.clear()
             return Piece(event.content or "", event.reasoning or "", event.tool_calls or [])
-        elif event.event == "eos" and self.takes_deltas and not self._had_deltas:
-            return self._at_once(event)
+        if event.event == "eos" and self.takes_deltas and not self._had_deltas:
+            return answer_of(event).piece()
         return Piece()
-
-    def _at_once(self, end: Event) -> Piece:
-        if not isinstance(end.message, dict):
-            return Piece("".join(self._held))
-        return answer_of(end).piece()

@@ -26,7 +26,35 @@ def progress_fields(body: dict[str, Any]) -> dict[str, Any]:
     return {"begin": True, "progress": True} if flag_of(body, "return_progress") else {}
 
 
-class Running:
+class Progress:
+    """Times of the requests of one answer as they run, where the body asks for these.
+
+    The constructor raises ``Refusal``.
+    """
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self._per_token = flag_of(body, "timings_per_token")
+        self._of_prompt = flag_of(body, "return_progress")
+        self._running: dict[int, _Running] = {}
+
+    def begun(self, number: int, begin: Event) -> None:
+        """Take the beginning of the request with that number."""
+        self._running[number] = _Running(begin)
+
+    def of_prompt(self, number: int, event: Event) -> dict[str, Any]:
+        """Count an event; return the fields that tell how far the prompt is, if it says so."""
+        running = self._running.get(number)
+        if running is None or not running.takes(event) or not self._of_prompt:
+            return {}
+        return {"prompt_progress": running.progress(), **self.timings(number)}
+
+    def timings(self, number: int) -> dict[str, Any]:
+        """Return the field that goes with each token."""
+        running = self._running.get(number)
+        return {"timings": running.timings()} if self._per_token and running is not None else {}
+
+
+class _Running:
     """Times and token counts of a request that runs, by the gateway's clock."""
 
     def __init__(self, begin: Event) -> None:

@@ -30,9 +30,7 @@ class ChatProcess:
     The constructor starts it, and raises ``OSError`` where it cannot.
     """
 
-    def __init__(
-        self, program: str, *arguments: str, most_bytes: int = MAX_ANSWER_BYTES
-    ) -> None:
+    def __init__(self, program: str, *arguments: str, most_bytes: int = MAX_ANSWER_BYTES) -> None:
         self.program = program
         self.first = b""  # the frame by which it has said that it is ready
         self._most_bytes = most_bytes

@@ -5,29 +5,16 @@ Long: the same methods as `sync` in the same order, so that both can be compared
 
 from __future__ import annotations
 
-import errno
-import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from umaserve.client.connect import (
-    CROWDED_S,
-    gone,
-    refuse_strangers,
-    socket_path,
-    unreachable,
-)
+from umaserve.client.connect import CROWDED_S, connect, gone, socket_path
 from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
-from umaserve.client.wire import (
-    Router,
-    generate_message,
-    naming,
-    pack,
-)
+from umaserve.client.wire import Router, generate_message, naming, pack
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,25 +47,9 @@ class TrioClient:
         self._waiters = trio.lowlevel.ParkingLot()
 
     async def __aenter__(self) -> TrioClient:
-        stream = await self._connected()
-        refuse_strangers(cast(socket.socket, stream.socket), self.path)
-        self._stream = stream
+        sock = await trio.to_thread.run_sync(connect, self.path, CROWDED_S, abandon_on_cancel=True)
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         return self
-
-    async def _connected(self) -> trio.SocketStream:
-        until_s = trio.current_time() + CROWDED_S
-        while True:
-            try:
-                stream = await trio.open_unix_socket(self.path)
-                stream.socket.getpeername()
-            except OSError as error:
-                # not connected though it was opened: many wait to be taken
-                if error.errno != errno.ENOTCONN or trio.current_time() > until_s:
-                    raise unreachable(self.path, error) from None
-                await trio.aclose_forcefully(stream)
-                await trio.sleep(0.01)
-            else:
-                return stream
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
@@ -192,9 +163,7 @@ class TrioClient:
         """The text of token ids; special tokens are spelled out."""
         return (await self._ask({"type": "detokenize", "tokens": tokens}))["text"]
 
-    async def embed(
-        self, input: str | list[Any], model: str | None = None
-    ) -> list[list[float]]:
+    async def embed(self, input: str | list[Any], model: str | None = None) -> list[list[float]]:
         """A vector of length 1 for each text, or list of token ids, of ``input``."""
         return (await self._ask({"type": "embed", "input": input, "model": model}))["embeddings"]
 

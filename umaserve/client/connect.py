@@ -44,6 +44,16 @@ def _is_socket(path: str) -> bool:
 
 def connect(path: str, timeout: float | None = None) -> socket.socket:
     """A blocking connection to the daemon at ``path``.  Raises ``ConnectionFailed``."""
+    try:
+        sock = connected(path, timeout)
+    except OSError as error:
+        raise unreachable(path, error) from None
+    refuse_strangers(sock, path)
+    return sock
+
+
+def connected(path: str, timeout: float | None) -> socket.socket:
+    """A blocking socket that somebody at ``path`` takes.  Raises ``OSError``."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     until_s = time.monotonic() + (CROWDED_S if timeout is None else min(timeout, CROWDED_S))
     try:
@@ -51,16 +61,14 @@ def connect(path: str, timeout: float | None = None) -> socket.socket:
         while True:
             try:
                 sock.connect(path)
-                break
+                return sock
             except BlockingIOError:  # many wait to be taken
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(0.01)
-    except OSError as error:
+    except OSError:
         sock.close()
-        raise unreachable(path, error) from None
-    refuse_strangers(sock, path)
-    return sock
+        raise
 
 
 def refuse_strangers(sock: socket.socket, path: str) -> None:

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from umaserve.client.connect import connect, gone, socket_path
 from umaserve.client.events import Completion, ConnectionFailed, Eos, ServerError, Token
-from umaserve.client.wire import (
-    Event,
-    Router,
-    generate_message,
-    naming,
-    pack,
-)
+from umaserve.client.wire import Event, Router, generate_message, naming, pack
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -163,9 +157,7 @@ class Client:
         """The text of token ids; special tokens are spelled out."""
         return self._ask({"type": "detokenize", "tokens": tokens})["text"]
 
-    def embed(
-        self, input: str | list[Any], model: str | None = None
-    ) -> list[list[float]]:
+    def embed(self, input: str | list[Any], model: str | None = None) -> list[list[float]]:
         """A vector of length 1 for each text, or list of token ids, of ``input``."""
         return self._ask({"type": "embed", "input": input, "model": model})["embeddings"]
 

@@ -12,21 +12,11 @@ from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.families import absent, own, rerank
 from umaserve.gateway.families.anthropic import messages as anthropic
-from umaserve.gateway.families.llama_server import (
-    about as llama_server_about,
-)
-from umaserve.gateway.families.llama_server import (
-    completion as llama_server,
-)
-from umaserve.gateway.families.ollama import (
-    chat as ollama,
-)
-from umaserve.gateway.families.ollama import (
-    embed as ollama_embed,
-)
-from umaserve.gateway.families.ollama import (
-    models as ollama_models,
-)
+from umaserve.gateway.families.llama_server import about as llama_server_about
+from umaserve.gateway.families.llama_server import completion as llama_server
+from umaserve.gateway.families.ollama import chat as ollama
+from umaserve.gateway.families.ollama import embed as ollama_embed
+from umaserve.gateway.families.ollama import models as ollama_models
 from umaserve.gateway.families.openai import (
     chat,
     completions,

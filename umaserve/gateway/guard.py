@@ -39,9 +39,7 @@ BODIES_BYTES = 256 * 1024 * 1024  # of bodies that are read or answered, of all 
 class Guard:
     """An ASGI application around another one.  ``say`` takes a level and a line for the log."""
 
-    def __init__(
-        self, app: ASGIApp, settings: Settings, keys: Keys, link: Link, say: Say
-    ) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, keys: Keys, link: Link, say: Say) -> None:
         self._app, self._settings = app, settings
         self._callers = Callers(settings, keys, say)
         self._link, self._say = link, say

@@ -47,9 +47,7 @@ class Incoming:
         if self._length > self._most:
             raise self._too_large()
 
-    async def read_ahead(
-        self, on_left: Callable[[], object], take: Callable[[int], bool]
-    ) -> None:
+    async def read_ahead(self, on_left: Callable[[], object], take: Callable[[int], bool]) -> None:
         """Read until the client leaves, or until its body is too long.  ``take`` says whether so
         many bytes more are left for it."""
         while (message := await self._receive())["type"] != "http.disconnect":

@@ -78,9 +78,7 @@ def holder_at(address: str, uid: int) -> Hashable:
     return "address", str(ip)
 
 
-def whose(
-    sock: socket.socket, peers: TcpPeers, settings: Settings
-) -> tuple[Hashable, int | None]:
+def whose(sock: socket.socket, peers: TcpPeers, settings: Settings) -> tuple[Hashable, int | None]:
     """The holder of a connection, and the user at its other end where it is to be looked up."""
     try:
         if sock.family == socket.AF_UNIX:

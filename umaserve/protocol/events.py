@@ -83,12 +83,7 @@ class TokenEncoder:
     def __init__(self, id: str) -> None:
         self._prefix = b'{"id":' + _encode(id) + b',"event":"token","text":'
 
-    def __call__(
-        self,
-        text: str,
-        token_id: int,
-        rated: Rated | None = None,
-    ) -> bytes:
+    def __call__(self, text: str, token_id: int, rated: Rated | None = None) -> bytes:
         """Encode a token as a frame; ``rated`` where the request asked for log-probabilities."""
         body = b'%b%b,"token_id":%d' % (self._prefix, _encode(text), token_id)
         if rated is not None:
@@ -187,9 +182,7 @@ def delta_event(id: str, delta: dict[str, Any]) -> bytes:
     return encode_frame({"id": id, "event": "delta", **delta})
 
 
-def error_event(
-    id: str | None, code: str, message: str, overflow: Overflow | None = None
-) -> bytes:
+def error_event(id: str | None, code: str, message: str, overflow: Overflow | None = None) -> bytes:
     """An error; ``id`` is ``None`` where the message that caused it had none."""
     event: dict[str, Any] = {} if id is None else {"id": id}
     event.update(event="error", code=code, message=message)

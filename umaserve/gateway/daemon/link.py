@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
 from msgspec import convert
 
-from umaserve.client.connect import CROWDED_S, refuse_strangers
+from umaserve.client.connect import connected, refuse_strangers
 from umaserve.client.events import ConnectionFailed
 from umaserve.gateway.daemon.event import OF_REQUESTS, Event, decode_any, decode_event, decode_head
 from umaserve.gateway.daemon.fetched import Fetched
@@ -153,8 +152,9 @@ class Link:
     async def _open(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
-            sock = await self._connected(loop)
+            sock = await asyncio.to_thread(connected, self.path, TAKEN_S)
             refuse_strangers(sock, self.path)
+            sock.setblocking(False)
             _, made = await loop.create_unix_connection(
                 lambda: Connection(self._connections.remove), sock=sock
             )
@@ -203,23 +203,6 @@ class Link:
         most = self._max_picture_bytes
         are_fetched = self._image_urls and most > 0
         return fitting(await filled(message, files if are_fetched else None, most), most)
-
-    async def _connected(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        until_s = loop.time() + CROWDED_S
-        while True:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.setblocking(False)
-            try:
-                sock.connect(self.path)
-                return sock
-            except BlockingIOError:  # many wait to be taken
-                sock.close()
-                if loop.time() > until_s:
-                    raise
-                await asyncio.sleep(0.01)
-            except OSError:
-                sock.close()
-                raise
 
     async def ask(self, message: dict[str, Any], within_s: float | None = ANSWER_S) -> Any:
         """The answer to an admin message, as a dict.  Raises ``Refusal``.

@@ -18,9 +18,7 @@ def has_pictures(message: dict[str, Any]) -> bool:
     return any(map(_has_picture, _contents(message)))
 
 
-async def filled(
-    message: dict[str, Any], files: Fetched | None, most_bytes: int
-) -> dict[str, Any]:
+async def filled(message: dict[str, Any], files: Fetched | None, most_bytes: int) -> dict[str, Any]:
     """Return the message with data in place of addresses, or with the reasons for none.
 
     ``files`` gets what is fetched, as far as ``most_bytes`` go; None: nothing is.

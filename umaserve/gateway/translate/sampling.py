@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from umaserve.gateway.daemon.refusal import encode
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import CONSTRAINTS, constraint_fields
 from umaserve.gateway.translate.samplers import in_our_order
@@ -16,6 +17,7 @@ OWN = (*(field.name for field in HANDLING), *CONSTRAINTS)  # no field of another
 # as llama-server and Ollama call them
 OTHER = {"repeat_last_n": "penalty_last_n", "typ_p": "typical_p"}
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)
+MAX_CHOICES = 128
 
 
 def settings_fields(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,3 +44,19 @@ def most_tokens(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
 def n_probs(body: dict[str, Any]) -> int:
     """How many alternatives llama-server's field of that name asks for.  Raises ``Refusal``."""
     return whole_of(body, "n_probs", 0, 0, MAX_LOGPROBS)
+
+
+def several(messages: list[dict[str, Any]], choices: int) -> list[dict[str, Any]]:
+    """Return each request so many times; a seed goes on from one to the next.
+
+    Nothing is drafted for equal requests, unless that is asked for: drafts would give each of them
+    ticks of another shape.
+    """
+    if choices > 1 or len({encode(each) for each in messages}) < len(messages):
+        messages = [{"speculate": False, **each} for each in messages]
+    return [_numbered(each, number) for each in messages for number in range(choices)]
+
+
+def _numbered(message: dict[str, Any], number: int) -> dict[str, Any]:
+    seed = message.get("seed")
+    return {**message, "seed": seed + number} if isinstance(seed, int) else message

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from umaserve.protocol.tables.field import Field
+from umaserve.protocol.tables.field import Field, choice, flag
 
 MAX_MESSAGES = 4096
 MAX_CONTENT_PARTS = 4096  # of all messages together
@@ -139,11 +139,10 @@ TEMPLATE: tuple[Field, ...] = (
         False,
         "the answer goes on with the last message, which is the assistant's",
     ),
-    Field(
+    flag(
         "add_generation_prompt",
-        bool,
-        "true or false",
-        note="false: the prompt ends with the last message; not true with `continue_final_message`",
+        None,
+        "false: the prompt ends with the last message; not true with `continue_final_message`",
     ),
 )
 OPTIONS: tuple[Field, ...] = (
@@ -159,9 +158,7 @@ OPTIONS: tuple[Field, ...] = (
         '"auto", "none", "required" or {"type": "function", "function": {"name": ...}}',
         note='omitted: "auto"',
     ),
-    Field(
-        "parallel_tool_calls", bool, "true or false", note="omitted: where the template knows them"
-    ),
+    flag("parallel_tool_calls", None, "omitted: where the template knows them"),
     Field(
         "thinking",
         bool | str,
@@ -182,17 +179,14 @@ OPTIONS: tuple[Field, ...] = (
         note="ends the thoughts that have used their budget, before the template's own word",
     ),
     *TEMPLATE,
-    Field(
+    choice(
         "images",
-        Literal["left_out", "refuse"],
-        '"left_out" or "refuse"',
+        ("left_out", "refuse"),
         "left_out",
         "a picture that the model cannot read: a sentence in its place, or an error",
     ),
-    Field(
+    flag(
         "deltas",
-        bool,
-        "true or false",
         False,
         "read the answer as a message without `tools` and `thinking` too, if the model can think",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -50,9 +50,16 @@ def whole(name: str, low: int, high: int, default: int | None, note: str = "") -
     return Field(name, kind, f"a whole number from {low} to {high}", default, note, whole=True)
 
 
-def flag(name: str, default: bool, note: str) -> Field:
+def flag(name: str, default: bool | None, note: str) -> Field:
     """Return a field that is true or false."""
     return Field(name, bool, "true or false", default, note)
+
+
+def choice(name: str, values: tuple[str, ...], default: str | None, note: str) -> Field:
+    """Return a field that is one of several words."""
+    *others, last = (f'"{value}"' for value in values)
+    kind: Any = Literal[values]  # type: ignore[valid-type]
+    return Field(name, kind, f"{', '.join(others)} or {last}", default, note)
 
 
 def struct_of(name: str, fields: tuple[Field, ...]) -> Any:

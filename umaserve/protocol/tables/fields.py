@@ -8,12 +8,12 @@ Every optional field also takes ``null``, which means its default.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from umaserve.protocol.tables import chat_fields, settings
-from umaserve.protocol.tables.field import Field, flag, number, whole
+from umaserve.protocol.tables.field import Field, choice, flag, number, whole
 
 MAX_ID_CHARS = 128
 MAX_PATH_BYTES = 4096
@@ -40,10 +40,8 @@ _WORDS_INPUT = (
 )
 
 _WORDS_DOCUMENTS = f"a list of 1 to {MAX_INPUTS} strings"
-_ROLE = Field(
-    "role", Literal["embed", "rerank"], '"embed" or "rerank"', "",
-    "by the model that does this, where `model` names none",
-)  # fmt: skip
+_DOES_THIS = "by the model that does this, where `model` names none"
+_ROLE = choice("role", ("embed", "rerank"), "", _DOES_THIS)
 _WORDS_TEXTS = f"a string, or a list of 1 to {MAX_INPUTS} strings"
 
 GENERATE_FIELDS: tuple[Field, ...] = (
@@ -74,10 +72,9 @@ GENERATE_FIELDS: tuple[Field, ...] = (
     whole("logprobs", 0, MAX_LOGPROBS, None, "log-probabilities, with so many alternatives"),
     *settings.HANDLING,
     flag("stream", True, "false: no token events, the text in `eos`"),
-    Field(
+    choice(
         "priority",
-        Literal["auto", "interactive", "background"],
-        '"auto", "interactive" or "background"',
+        ("auto", "interactive", "background"),
         "auto",
         "the lane; auto: the daemon decides, and may change its mind",
     ),
@@ -124,12 +121,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "priority": (
         Field("id", Id, _ID_WORDS, note="the request to move"),
         _SERIAL,
-        Field(
-            "priority",
-            Literal["interactive", "background"],
-            '"interactive" or "background"',
-            note="its new lane",
-        ),
+        choice("priority", ("interactive", "background"), None, "its new lane"),
     ),
     "load": (
         _OPTIONAL_ID,
@@ -171,7 +163,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
     "embed": (
         _OPTIONAL_ID,
         Field("input", str | list[Any], _WORDS_INPUT, note="what becomes vectors"),
-        Field("encoding_format", Literal["float", "base64"], '"float" or "base64"', "float", ""),
+        choice("encoding_format", ("float", "base64"), "float", ""),
         flag("truncate", False, "a text that is too long loses its end"),
         Field("model", _Name, _NAME_WORDS, note="a name of `info`; others: the model that embeds"),
         _OPTIONAL_KEY,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from umaserve.protocol.tables.field import Field, flag, number, struct_of, whole
+from umaserve.protocol.tables.field import Field, choice, flag, number, struct_of, whole
 
 STOP_COST = 64  # bytes that each stop string counts beside its own: each is followed by itself
 MAX_STOP_BYTES = 20 * 1024
@@ -134,10 +134,9 @@ HANDLING: tuple[Field, ...] = (
         "tokens of the prompt, behind its start token, that `context_shift` never drops; -1 = all",
     ),
     flag("cache_prompt", True, "false: compute the whole prompt, and keep nothing of it"),
-    Field(
+    choice(
         "cache_scope",
-        Literal["shared", "private"],
-        '"shared" or "private"',
+        ("shared", "private"),
         "shared",
         "which requests may use its kept text; private: those of the same `session`",
     ),

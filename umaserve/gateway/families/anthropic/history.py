@@ -39,9 +39,9 @@ def conversation(body: dict[str, Any]) -> list[dict[str, Any]]:
         if content is None or isinstance(content, str):
             found.append({"role": role, "content": content or ""})
         elif role == "assistant":
-            found.append(_assistant(_blocks(content)))
+            found.append(_assistant(_blocks(content, "messages[].content")))
         else:
-            found += _user(role, _blocks(content))
+            found += _user(role, _blocks(content, "messages[].content"))
     return in_order(found)
 
 
@@ -55,9 +55,9 @@ def _is_billing(block: Any) -> bool:
     return isinstance(block, dict) and str(block.get("text")).startswith(_BILLING)
 
 
-def _blocks(content: Any) -> list[dict[str, Any]]:
+def _blocks(content: Any, name: str) -> list[dict[str, Any]]:
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise wrong("messages[].content", "be a string or a list of blocks")
+        raise wrong(name, "be a string or a list of blocks")
     return content
 
 
@@ -65,9 +65,7 @@ def _parts(content: Any, name: str) -> list[Part]:
     """A content's parts.  Raises ``Refusal`` for what is neither a string nor blocks."""
     if content is None or isinstance(content, str):
         return [text_part(content)] if content else []
-    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise wrong(name, "be a string or a list of blocks")
-    return [part for block in content for part in _parts_of(block, name)]
+    return [part for block in _blocks(content, name) for part in _parts_of(block, name)]
 
 
 def _parts_of(block: dict[str, Any], name: str) -> list[Part]:

@@ -15,13 +15,7 @@ from umaserve.gateway.daemon.link import MODEL, with_model
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.llama_server.shapes import settings
 from umaserve.gateway.translate.answers.answering import json_response, link_of
-from umaserve.gateway.translate.body import (
-    flag_of,
-    list_of,
-    read_list,
-    read_object,
-    text_of,
-)
+from umaserve.gateway.translate.body import flag_of, list_of, read_list, read_object, text_of
 from umaserve.gateway.translate.caller import own_rows, require_admin
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages

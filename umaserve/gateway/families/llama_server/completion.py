@@ -17,7 +17,6 @@ from umaserve.gateway.translate.answers.answering import (
     link_of,
     sse,
 )
-from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.answers.rated import token_of
 from umaserve.gateway.translate.answers.timings import Progress, progress_fields
 from umaserve.gateway.translate.answers.vectors import vectors_of
@@ -28,7 +27,13 @@ from umaserve.gateway.translate.gap import OTHER_FILE
 from umaserve.gateway.translate.gap import infill as infill_tokens
 from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
-from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
+from umaserve.gateway.translate.sampling import (
+    MAX_CHOICES,
+    most_tokens,
+    n_probs,
+    settings_fields,
+    several,
+)
 from umaserve.gateway.translate.schemas import ASKED, PROGRESS, PROMPTS, SOCKET, TEXT
 
 NO_LIMIT = 1 << 31

@@ -10,9 +10,7 @@ from starlette.responses import Response
 import umaserve
 from umaserve.gateway.daemon.refusal import Refusal
 from umaserve.gateway.translate.answers.answering import json_response
-from umaserve.gateway.translate.body import (
-    read_object,
-)
+from umaserve.gateway.translate.body import read_object
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.model import context_of, known_models, loaded_model, note_of
 

@@ -19,7 +19,6 @@ from umaserve.gateway.families.openai.shapes import (
     metadata_field,
 )
 from umaserve.gateway.translate.answers.answering import answer, json_response, link_of
-from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.answers.rated import token_of
 from umaserve.gateway.translate.answers.timings import progress_fields
@@ -29,7 +28,12 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
 from umaserve.gateway.translate.model import read_request
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.sampling import most_tokens, settings_fields
+from umaserve.gateway.translate.sampling import (
+    MAX_CHOICES,
+    most_tokens,
+    settings_fields,
+    several,
+)
 from umaserve.gateway.translate.schemas import AT_LEAST_1, CHAT, FLAG, SOCKET
 
 

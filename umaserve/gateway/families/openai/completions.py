@@ -18,7 +18,6 @@ from umaserve.gateway.families.openai.shapes import (
     text_logprobs,
 )
 from umaserve.gateway.translate.answers.answering import answer, link_of
-from umaserve.gateway.translate.answers.choices import MAX_CHOICES, several
 from umaserve.gateway.translate.answers.rated import token_of
 from umaserve.gateway.translate.answers.timings import progress_fields
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
@@ -27,7 +26,13 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
 from umaserve.gateway.translate.model import loaded_model, read_request
 from umaserve.gateway.translate.prompts import prompts_of, text_of_prompt
-from umaserve.gateway.translate.sampling import most_tokens, n_probs, settings_fields
+from umaserve.gateway.translate.sampling import (
+    MAX_CHOICES,
+    most_tokens,
+    n_probs,
+    settings_fields,
+    several,
+)
 from umaserve.gateway.translate.schemas import FLAG, PROMPTS, SOCKET, TEXT
 
 MOST_TOKENS = 16  # OpenAI's own

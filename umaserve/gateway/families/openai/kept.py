@@ -63,58 +63,42 @@ def _packed(value: Any) -> bytes:
     return bytes(memoryview(encode(value)))
 
 
-class _Share:
-    """A key's responses, in order of use, the oldest first."""
-
-    def __init__(self) -> None:
-        self.entries: OrderedDict[str, tuple[int, Entry]] = OrderedDict()
-        self.size = 0
-
-    def put(self, id: str, entry: Entry, size: int) -> None:
-        self.entries[id] = (size, entry)
-        self.size += size
-
-    def drop(self, id: str) -> None:
-        self.size -= self.entries.pop(id)[0]
-
-    def drop_oldest(self) -> None:
-        self.drop(next(iter(self.entries)))
-
-
 class Kept:
     """Responses by their ids, and by the name of the API key that asked; nobody else finds them."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, _Share] = {}
+        # of each key its responses with their sizes, in order of use, the oldest first
+        self._shares: dict[str, OrderedDict[str, tuple[int, Entry]]] = {}
 
     def put(self, id: str, owner: str, entry: Entry) -> None:
         """Keep it where it fits, and forget those there is no room for."""
         size = entry.size()
         if size > MOST_BYTES:
             return
-        own = self._shares.setdefault(owner, _Share())
-        own.put(id, entry, size)
-        if len(own.entries) > MOST:
-            own.drop_oldest()
-        while sum(share.size for share in self._shares.values()) > MOST_BYTES:
-            largest = max(self._shares, key=lambda name: self._shares[name].size)
-            self._shares[largest].drop_oldest()
-            self._forget_empty(largest)
+        own = self._shares.setdefault(owner, OrderedDict())
+        own[id] = size, entry
+        if len(own) > MOST:
+            own.popitem(last=False)
+        sizes = {name: sum(each for each, _ in of.values()) for name, of in self._shares.items()}
+        while sum(sizes.values()) > MOST_BYTES:
+            largest = max(sizes, key=sizes.__getitem__)
+            oldest = next(iter(self._shares[largest]))
+            sizes[largest] -= self._shares[largest][oldest][0]
+            self.drop(oldest, largest)
 
     def get(self, id: str, owner: str) -> Entry | None:
         """``None`` where there is none for this owner."""
-        share = self._shares.get(owner)
-        if share is None or id not in share.entries:
+        own = self._shares.get(owner, OrderedDict())
+        if id not in own:
             return None
-        share.entries.move_to_end(id)
-        return share.entries[id][1]
+        own.move_to_end(id)
+        return own[id][1]
 
     def items(self, ids: set[str], owner: str) -> Mapping[str, bytes]:
         """The newest items with these ids of this owner's responses and their inputs, as JSON."""
-        share = self._shares.get(owner) or _Share()
         return {
             id: item
-            for _, entry in share.entries.values()
+            for _, entry in self._shares.get(owner, OrderedDict()).values()
             for id, item in (*entry.input, *entry.output)
             if id in ids
         }
@@ -130,9 +114,6 @@ class Kept:
 
     def drop(self, id: str, owner: str) -> None:
         """Forget it."""
-        self._shares[owner].drop(id)
-        self._forget_empty(owner)
-
-    def _forget_empty(self, owner: str) -> None:
-        if not self._shares[owner].entries:
+        del self._shares[owner][id]
+        if not self._shares[owner]:
             del self._shares[owner]

@@ -12,12 +12,11 @@ import umaserve
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, openai_error, wrong
 from umaserve.gateway.translate.answers.answering import Translator, sse
-from umaserve.gateway.translate.answers.choices import MAX_CHOICES
 from umaserve.gateway.translate.answers.parts import unread_field
-from umaserve.gateway.translate.answers.rated import entry_of, finite, is_text, own_text
+from umaserve.gateway.translate.answers.rated import entry_of, finite, own_text
 from umaserve.gateway.translate.answers.timings import Progress, timings
 from umaserve.gateway.translate.body import object_of
-from umaserve.gateway.translate.sampling import n_probs
+from umaserve.gateway.translate.sampling import MAX_CHOICES, n_probs
 from umaserve.gateway.translate.schemas import ASKED, FLAG, PROGRESS, SOCKET, of_socket
 
 COUNTED = {"object": "response.input_tokens"}  # an answer that counts tokens
@@ -107,8 +106,7 @@ def _by_text(top: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 def _key(entry: dict[str, Any]) -> str:
     """A token's text; OpenAI's completions mark escapes of bytes that are no whole characters."""
-    text = own_text(entry)
-    return text if is_text(entry) else f"bytes:{text}"
+    return own_text(entry, "bytes:")
 
 
 def prompt_logprobs(

@@ -33,10 +33,10 @@ def finite(value: Any) -> float:
     return -9999.0 if value is None else round(float(value), 6)
 
 
-def own_text(entry: dict[str, Any]) -> str:
+def own_text(entry: dict[str, Any], mark: str = "") -> str:
     """The text of a token or of an alternative; the daemon's word for a token without text.
 
-    Bytes that are no whole characters are escapes (``\\xf0\\x9f``), as OpenAI writes them.
+    Bytes that are no whole characters are escapes (``\\xf0\\x9f``) behind ``mark``.
     """
     data = bytes(entry["bytes"])
     if not data:
@@ -44,13 +44,4 @@ def own_text(entry: dict[str, Any]) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def is_text(entry: dict[str, Any]) -> bool:
-    """Whether the bytes of a token are whole characters."""
-    try:
-        bytes(entry["bytes"]).decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return mark + "".join(f"\\x{byte:02x}" for byte in data)

@@ -32,23 +32,10 @@ if TYPE_CHECKING:
     from umaserve.client.async_trio import TrioClient, TrioStream
 
 __all__ = [
-    "Client",
-    "Completion",
-    "ConnectionFailed",
-    "Eos",
-    "InvalidRequest",
-    "Options",
-    "OtherUser",
-    "ProtocolError",
-    "ServerError",
-    "Stream",
-    "Timings",
-    "Token",
-    "TrioClient",
-    "TrioStream",
-    "UmaError",
-    "Usage",
-]
+    "Client", "Completion", "ConnectionFailed", "Eos", "InvalidRequest", "Options", "OtherUser",
+    "ProtocolError", "ServerError", "Stream", "Timings", "Token", "TrioClient", "TrioStream",
+    "UmaError", "Usage",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

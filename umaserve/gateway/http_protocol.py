@@ -281,7 +281,5 @@ def _without_chunks(cycle: RequestResponseCycle, app: Any) -> Any:
 
 def protocol_for(settings: Settings) -> type[GatewayProtocol]:
     """The protocol class with these settings."""
-    named = {
-        "settings": settings, "peers": TcpPeers(), "room": Room(settings.max_connections)
-    }  # fmt: skip
+    named = {"settings": settings, "peers": TcpPeers(), "room": Room(settings.max_connections)}
     return type("BoundProtocol", (GatewayProtocol,), named)

@@ -5,6 +5,7 @@ the ``*_event`` functions encode the answers as whole frames.  ``docs/PROTOCOL.m
 wire for readers who have only a socket.
 """
 
+# ruff: noqa: F401 - the names that other rooms take from here
 from __future__ import annotations
 
 from umaserve.protocol.errors import (
@@ -68,18 +69,5 @@ from umaserve.protocol.messages import (
     Unload,
 )
 from umaserve.protocol.requests import parse_message
-from umaserve.protocol.tables.chat_fields import ROLES, ChatMessage, ChatOptions
+from umaserve.protocol.tables.chat_fields import ROLES
 from umaserve.protocol.tables.fields import WITHOUT_KEY
-
-__all__ = [
-    "BYTES_A_TOKEN", "ERRORS", "E_IO_001", "E_LIMIT_001", "E_LIMIT_002", "E_LIMIT_003",
-    "E_LIMIT_004", "E_MODEL_001", "E_MODEL_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005",
-    "E_RUNTIME_001", "E_RUNTIME_002", "E_RUNTIME_003", "REASONS", "ROLES", "STOPPING",
-    "WITHOUT_KEY", "AdminMessage", "AskAdapters", "AskCache", "AskModels", "Beginning", "Cancel",
-    "ChatMessage", "ChatOptions", "DetokenizeRequest", "Embed", "Ending", "FrameDecoder",
-    "Generate", "Info", "Limits", "Load", "Metrics", "Overflow", "Ping", "ProtocolError", "Rated",
-    "Render", "Rerank", "SetPriority", "Timings", "TokenEncoder", "TokenizeRequest", "TopLogprob",
-    "Unload", "Usage", "admin_event", "begin_event", "delta_event", "echo_event", "encode_frame",
-    "eos_event", "error_event", "parse_message", "progress_event", "prompt_logprobs_event",
-    "rated_fields",
-]  # fmt: skip

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from umaserve.protocol import messages as m
 from umaserve.protocol.generate import cap, conversation
 from umaserve.protocol.limits import Limits
-from umaserve.protocol.messages import (
-    AdminMessage,
-    AskAdapters,
-    AskCache,
-    AskModels,
-    Cancel,
-    DetokenizeRequest,
-    Embed,
-    Info,
-    Load,
-    Metrics,
-    Ping,
-    Render,
-    Rerank,
-    SetPriority,
-    TokenizeRequest,
-    Unload,
-)
 from umaserve.protocol.mistakes import missing, wrong
 from umaserve.protocol.tables import fields, settings
 
 # decoded to the fields of their type
 _PLAIN: dict[str, Any] = {
-    "cancel": Cancel, "priority": SetPriority, "metrics": Metrics, "load": Load, "unload": Unload,
-    "info": Info, "detokenize": DetokenizeRequest, "cache": AskCache, "models": AskModels,
-    "ping": Ping,
+    "cancel": m.Cancel, "priority": m.SetPriority, "metrics": m.Metrics, "load": m.Load,
+    "unload": m.Unload, "info": m.Info, "detokenize": m.DetokenizeRequest, "cache": m.AskCache,
+    "models": m.AskModels, "ping": m.Ping,
 }  # fmt: skip
 _REQUIRED = {
     "priority": "priority", "load": "model", "tokenize": "text", "render": "messages",
@@ -39,7 +22,7 @@ _REQUIRED = {
 }  # fmt: skip
 
 
-def admin(kind: str, wire: Any, limits: Limits) -> AdminMessage:
+def admin(kind: str, wire: Any, limits: Limits) -> m.AdminMessage:
     """Return the message of this kind.  Raises ``ProtocolError``."""
     given = fields.given(kind, wire)
     if kind in ("cancel", "priority") and wire.id is None and wire.serial is None:
@@ -51,10 +34,10 @@ def admin(kind: str, wire: Any, limits: Limits) -> AdminMessage:
         if not 0 < size <= fields.MAX_PATH_BYTES or "\0" in wire.model:
             raise wrong("model", fields.WORDS["load"]["model"], wire.model)
     if kind in _PLAIN:
-        message: AdminMessage = _PLAIN[kind](**given)
+        message: m.AdminMessage = _PLAIN[kind](**given)
         return message
     if kind == "adapters":
-        return AskAdapters(wire.id, wire.model, settings.adapters(wire.lora))
+        return m.AskAdapters(wire.id, wire.model, settings.adapters(wire.lora))
     if kind == "tokenize":
         text = given.pop("text")
         several = isinstance(text, list)
@@ -62,18 +45,18 @@ def admin(kind: str, wire: Any, limits: Limits) -> AdminMessage:
         if not 0 < len(texts) <= fields.MAX_INPUTS:
             raise wrong("text", fields.WORDS["tokenize"]["text"])
         cap("text is", sum(len(text.encode()) for text in texts), limits)
-        return TokenizeRequest(texts, several=several, **given)
+        return m.TokenizeRequest(texts, several=several, **given)
     if kind == "render":
-        return Render(*conversation(wire, limits), wire.id, given["key"], wire.model)
+        return m.Render(*conversation(wire, limits), wire.id, given["key"], wire.model)
     if kind == "rerank":
         return _rerank(given, limits)
     base64 = given["encoding_format"] == "base64"
-    return Embed(
+    return m.Embed(
         _inputs(wire.input, limits), wire.id, base64, given["truncate"], given["key"], wire.model
     )
 
 
-def _rerank(given: dict[str, Any], limits: Limits) -> Rerank:
+def _rerank(given: dict[str, Any], limits: Limits) -> m.Rerank:
     documents = given.pop("documents")
     if documents is None:
         raise missing("documents")
@@ -83,7 +66,7 @@ def _rerank(given: dict[str, Any], limits: Limits) -> Rerank:
     cap("query is", query, limits)
     for each in documents:
         cap("query and a document are", query + len(each.encode()), limits)
-    return Rerank(documents=tuple(documents), **given)
+    return m.Rerank(documents=tuple(documents), **given)
 
 
 def _inputs(value: Any, limits: Limits) -> tuple[str | list[int], ...]:

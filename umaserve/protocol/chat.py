@@ -12,32 +12,18 @@ from typing import Any
 import msgspec
 
 from umaserve.protocol.constraint import GRAMMAR, Constraint
-from umaserve.protocol.errors import (
-    BYTES_A_TOKEN,
-    E_LIMIT_001,
-    E_PROTO_003,
-    Overflow,
-    ProtocolError,
-)
+from umaserve.protocol.errors import E_PROTO_003, ProtocolError, too_long
 from umaserve.protocol.history import readable
 from umaserve.protocol.mistakes import missing, wrong
 from umaserve.protocol.tables import chat_fields as f
-from umaserve.protocol.tables.chat_fields import (
-    CalledFunction,
-    ChatMessage,
-    ChatOptions,
-    ContentPart,
-    NamedTool,
-    Tool,
-)
 
 _encode = msgspec.json.encode
 NO_TOOLS = b"[]"
 
 
 def checked_messages(
-    messages: Sequence[ChatMessage], n_ctx: int, sees: bool = False
-) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
+    messages: Sequence[f.ChatMessage], n_ctx: int, sees: bool = False
+) -> tuple[tuple[f.ChatMessage, ...], tuple[str, ...]]:
     """The messages as a template can take them, and what of them is unread.
 
     Raises ``ProtocolError`` where they are none, or too many: clients shorten a conversation that
@@ -53,9 +39,8 @@ def checked_messages(
         (calls, f.MAX_TOOL_CALLS, "tool calls of messages"),
     ):
         if count > most:
-            overflow = Overflow(size_of(messages) // BYTES_A_TOKEN, n_ctx)
             text = f"{count} {what} are too many; the limit is {most}"
-            raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
+            raise too_long(text, size_of(messages), n_ctx)
     for i, message in enumerate(messages):
         name, content = f"messages[{i}].content", message.content
         if content is None and message.role not in ("assistant", "tool"):  # these may be cut
@@ -64,26 +49,26 @@ def checked_messages(
     return readable(messages, sees)
 
 
-def size_of(messages: Sequence[ChatMessage]) -> int:
+def size_of(messages: Sequence[f.ChatMessage]) -> int:
     """Bytes of all that is said in the messages."""
     return sum(_size(message) for message in messages)
 
 
-def check_parts(parts: Sequence[ContentPart], name: str) -> None:
+def check_parts(parts: Sequence[f.ContentPart], name: str) -> None:
     """Raise ``ProtocolError`` where a part of text has none."""
     for i, part in enumerate(parts):
         if part.type == "text" and part.text is None:
             raise missing(f"{name}[{i}].text")
 
 
-def _size(message: ChatMessage) -> int:
+def _size(message: f.ChatMessage) -> int:
     texts = [message.reasoning_content or "", message.name or "", message.tool_call_id or ""]
     if isinstance(message.content, list):
         texts += [part.text or "" for part in message.content]
     else:
         texts.append(message.content or "")
     for call in message.tool_calls or ():
-        function = call.function or CalledFunction()
+        function = call.function or f.CalledFunction()
         arguments = function.arguments
         texts += [function.name or "", call.id or ""]
         texts.append(arguments if isinstance(arguments, str) else _encode(arguments).decode())
@@ -97,7 +82,7 @@ def given(wire: Any) -> list[str]:
     return found + ["chat_template_kwargs"] * (bytes(wire.chat_template_kwargs) != f.NULL)
 
 
-def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
+def options(wire: Any, messages: Sequence[f.ChatMessage]) -> f.ChatOptions:
     """Return the options sent with the messages.  Raises ``ProtocolError`` naming the mistake."""
     tools = _tools(wire.tools or ())
     thinking = wire.thinking
@@ -114,7 +99,7 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     if len(last_words) > f.MAX_BUDGET_MESSAGE_CHARS:
         raise wrong("thinking_budget_message", _words("thinking_budget_message"), last_words)
     choice = wire.tool_choice or "auto"
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, f.NamedTool):
         name = choice.function.name
         tools = [tool for tool in tools if tool.function.name == name]
         if not tools:
@@ -131,7 +116,7 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     if continues and wire.add_generation_prompt:
         text = '"add_generation_prompt" and "continue_final_message" cannot both be true'
         raise ProtocolError(E_PROTO_003, text)
-    return ChatOptions(
+    return f.ChatOptions(
         tools=msgspec.Raw(_encode(tools)),
         tool_choice=choice,
         parallel_tool_calls=wire.parallel_tool_calls,
@@ -147,12 +132,12 @@ def options(wire: Any, messages: Sequence[ChatMessage]) -> ChatOptions:
     )
 
 
-def must_call(options: ChatOptions) -> bool:
+def must_call(options: f.ChatOptions) -> bool:
     """Whether an answer has to call a tool."""
     return options.tool_choice == "required"
 
 
-def bound(options: ChatOptions, constraint: Constraint) -> ChatOptions:
+def bound(options: f.ChatOptions, constraint: Constraint) -> f.ChatOptions:
     """The options of a conversation whose answer follows a constraint, unless it calls a tool.
 
     Where thoughts are asked for, it binds what follows them; but a grammar binds from the first
@@ -174,7 +159,7 @@ def _words(name: str) -> str:
     return next(option.words for option in f.OPTIONS if option.name == name)
 
 
-def _tools(tools: Sequence[Tool]) -> list[Tool]:
+def _tools(tools: Sequence[f.Tool]) -> list[f.Tool]:
     if len(tools) > f.MAX_TOOLS:
         text = f'"tools" must be {_words("tools")}; it has {len(tools)}'
         raise ProtocolError(E_PROTO_003, text)
@@ -187,12 +172,12 @@ def _tools(tools: Sequence[Tool]) -> list[Tool]:
     return [_plain(tool) for tool in tools]
 
 
-def _plain(tool: Tool) -> Tool:
+def _plain(tool: f.Tool) -> f.Tool:
     """Without a schema that is ``null``."""
     function = tool.function
     if bytes(function.parameters) == f.NULL:
         function = msgspec.structs.replace(function, parameters=msgspec.Raw(b"{}"))
-    return Tool(tool.type, function)
+    return f.Tool(tool.type, function)
 
 
 def _kwargs(raw: msgspec.Raw) -> msgspec.Raw:

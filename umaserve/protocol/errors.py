@@ -69,3 +69,8 @@ class ProtocolError(Exception):
         self.id = id
         self.frames: list[bytes] = frames or []
         self.overflow = overflow
+
+
+def too_long(message: str, size: int, n_ctx: int) -> ProtocolError:
+    """Return the error for a prompt of so many bytes, for a context of ``n_ctx`` tokens."""
+    return ProtocolError(E_LIMIT_001, message, overflow=Overflow(size // BYTES_A_TOKEN, n_ctx))

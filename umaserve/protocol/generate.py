@@ -9,13 +9,7 @@ import msgspec
 
 from umaserve.protocol import chat
 from umaserve.protocol.constraint import constraint
-from umaserve.protocol.errors import (
-    BYTES_A_TOKEN,
-    E_LIMIT_001,
-    E_PROTO_003,
-    Overflow,
-    ProtocolError,
-)
+from umaserve.protocol.errors import E_PROTO_003, ProtocolError, too_long
 from umaserve.protocol.history import TEXT_ONLY, readable_parts, why_left_out
 from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import Generate
@@ -177,8 +171,7 @@ def cap(what: str, size: int, limits: Limits) -> None:
     """Raise ``E_LIMIT_001`` where a prompt has more bytes than the limit."""
     if size > limits.max_prompt_bytes:
         text = f"{what} {size} bytes; the limit is {limits.max_prompt_bytes}"
-        overflow = Overflow(size // BYTES_A_TOKEN, limits.n_ctx)
-        raise ProtocolError(E_LIMIT_001, text, overflow=overflow)
+        raise too_long(text, size, limits.n_ctx)
 
 
 def _logit_bias(raw: msgspec.Raw) -> tuple[tuple[int, float], ...]:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from msgspec import convert
+from starlette.requests import Request
 
 from umaserve.client.connect import connected, refuse_strangers
 from umaserve.client.events import ConnectionFailed
@@ -272,3 +273,9 @@ class Link:
         """Close all connections; the daemon then cancels their requests."""
         for each in list(self._connections):
             each.close()
+
+
+def link_of(request: Request) -> Link:
+    """The way to the daemon."""
+    link: Link = request.state.link
+    return link

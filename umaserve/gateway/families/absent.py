@@ -29,9 +29,7 @@ _OF_OPENAI = {
     "ending thoughts that run (thinking_budget bounds them)": (
         ("POST", "/chat/completions/control"),
     ),
-    "resuming a stream": (
-        ("GET", "/stream"), ("DELETE", "/stream"), ("POST", "/streams/lookup"),
-    ),
+    "resuming a stream": (("GET", "/stream"), ("DELETE", "/stream"), ("POST", "/streams/lookup")),
     "sound": (
         ("POST", "/audio/speech"), ("POST", "/audio/transcriptions"),
         ("POST", "/audio/translations"),

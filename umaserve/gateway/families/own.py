@@ -10,17 +10,11 @@ from starlette.responses import Response
 
 import umaserve
 from umaserve.gateway.daemon.event import Event
-from umaserve.gateway.daemon.link import with_model
+from umaserve.gateway.daemon.link import link_of, with_model
 from umaserve.gateway.daemon.refusal import Refusal, openai_error, without_folders, wrong
 from umaserve.gateway.page import page, wants_page
 from umaserve.gateway.translate.answers.accept import preferred
-from umaserve.gateway.translate.answers.answering import (
-    Translator,
-    answer,
-    json_response,
-    link_of,
-    sse,
-)
+from umaserve.gateway.translate.answers.answering import Translator, answer, json_response, sse
 from umaserve.gateway.translate.body import read_object, text_of
 from umaserve.gateway.translate.caller import caller_fields, own_rows, require_admin
 from umaserve.gateway.translate.endpoint import Endpoint
@@ -232,10 +226,7 @@ ENDPOINTS = (
     Endpoint("GET", "/metrics", metrics, "figures, as JSON or Prometheus' text", "ours"),
     Endpoint("GET", "/requests", recent_requests, "the newest requests that ended", "ours"),
     Endpoint("GET", "/metrics/prometheus", prometheus_metrics, "the same as text", "ours"),
-    Endpoint(
-        "POST", "/generate", generate, "the socket's request and events", "ours",
-        SOCKET,
-    ),
+    Endpoint("POST", "/generate", generate, "the socket's request and events", "ours", SOCKET),
     Endpoint("POST", "/load", load, "load a model", "ours", {"model": TEXT}, ("model",)),
     Endpoint("POST", "/unload", unload, "free a model", "ours"),
     Endpoint(

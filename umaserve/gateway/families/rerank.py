@@ -7,9 +7,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.link import Link, link_of
 from umaserve.gateway.daemon.refusal import wrong
-from umaserve.gateway.translate.answers.answering import json_response, link_of
+from umaserve.gateway.translate.answers.answering import json_response
 from umaserve.gateway.translate.answers.vectors import MAX_INPUTS, first_group, same_model
 from umaserve.gateway.translate.body import flag_of, list_of, read_object, text_of, whole_of
 from umaserve.gateway.translate.endpoint import Endpoint

@@ -6,9 +6,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from umaserve.gateway.daemon.link import MODEL
+from umaserve.gateway.daemon.link import MODEL, link_of
 from umaserve.gateway.daemon.refusal import Refusal
-from umaserve.gateway.translate.answers.answering import link_of
 from umaserve.gateway.translate.body import read_object, text_of
 from umaserve.protocol.tables.fields import MAX_PATH_BYTES
 

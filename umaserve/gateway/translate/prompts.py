@@ -68,9 +68,7 @@ async def mixed_tokens(
     found = iter(
         await tokens_of_each(link, texts, add_special=special, parse_special=parse_special)
     )
-    return [
-        token for part in parts for token in (next(found) if isinstance(part, str) else [part])
-    ]
+    return [token for part in parts for token in (next(found) if isinstance(part, str) else [part])]
 
 
 def _is_id(value: Any) -> bool:

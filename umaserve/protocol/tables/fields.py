@@ -114,10 +114,7 @@ ADMIN_FIELDS: dict[str, tuple[Field, ...]] = {
         number("interval_ms", 50, 3_600_000, None, "one event every interval; omitted: one"),
         flag("sessions", False, "the running requests and the latest events too"),
     ),
-    "cancel": (
-        Field("id", Id, _ID_WORDS, note="the request to end"),
-        _SERIAL,
-    ),
+    "cancel": (Field("id", Id, _ID_WORDS, note="the request to end"), _SERIAL),
     "priority": (
         Field("id", Id, _ID_WORDS, note="the request to move"),
         _SERIAL,

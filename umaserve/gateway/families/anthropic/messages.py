@@ -9,27 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.link import link_of
 from umaserve.gateway.daemon.refusal import Refusal, anthropic_error, wrong
+from umaserve.gateway.families.anthropic import shapes
 from umaserve.gateway.families.anthropic.history import conversation
-from umaserve.gateway.families.anthropic.shapes import (
-    MESSAGE,
-    TEXT_BLOCK,
-    TOOL,
-    TOOL_CHOICE,
-    blocks_of,
-    no_thread,
-    schema_field,
-    stop_reason,
-    thinking_field,
-    tool_fields,
-    usage,
-)
 from umaserve.gateway.translate.answers.answering import (
     SSE_COMMENT,
     Translator,
     answer,
     json_response,
-    link_of,
     sse,
 )
 from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of, unread_field
@@ -50,7 +38,7 @@ async def messages(request: Request) -> Response:
 
 
 def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
-    no_thread(body)
+    shapes.no_thread(body)
     most = body.get("max_tokens")
     if most is None:
         raise wrong("max_tokens", "be given")
@@ -66,7 +54,7 @@ def _message(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     asked = _conversation(body)
     if asked["messages"][-1]["role"] == "assistant":
         asked.setdefault("continue_final_message", True)
-    return {**message, **asked, **schema_field(body), **caller}
+    return {**message, **asked, **shapes.schema_field(body), **caller}
 
 
 def _conversation(body: dict[str, Any]) -> dict[str, Any]:
@@ -74,8 +62,8 @@ def _conversation(body: dict[str, Any]) -> dict[str, Any]:
     return {
         "messages": conversation(body),
         **conversation_fields(body),
-        **tool_fields(body),
-        **thinking_field(body),
+        **shapes.tool_fields(body),
+        **shapes.thinking_field(body),
     }
 
 
@@ -92,8 +80,9 @@ class _Events(Translator):
     def whole(self, ends: list[Event]) -> Any:
         (end,) = ends
         self._model = self._model or end.model
-        stop = {"stop_reason": stop_reason(end), "stop_sequence": end.stop}
-        return self._message(end, blocks_of(answer_of(end)), stop | {"usage": usage(end)})
+        stop = {"stop_reason": shapes.stop_reason(end), "stop_sequence": end.stop}
+        told = stop | {"usage": shapes.usage(end)}
+        return self._message(end, shapes.blocks_of(answer_of(end)), told)
 
     def _message(self, event: Event, content: list[Any], told: dict[str, Any]) -> dict[str, Any]:
         named = {"id": "msg_" + os.urandom(12).hex(), "type": "message", "role": "assistant"}
@@ -117,8 +106,9 @@ class _Events(Translator):
             if self._index < 0:
                 self._open("text", {"type": "text", "text": ""}, parts)
             self._close(parts)
-            delta = {"stop_reason": stop_reason(event), "stop_sequence": event.stop}
-            parts.append(_event({"type": "message_delta", "delta": delta, "usage": usage(event)}))
+            delta = {"stop_reason": shapes.stop_reason(event), "stop_sequence": event.stop}
+            told = {"type": "message_delta", "delta": delta, "usage": shapes.usage(event)}
+            parts.append(_event(told))
         return b"".join(parts)
 
     def end(self) -> bytes:
@@ -129,7 +119,7 @@ class _Events(Translator):
 
     def _start(self, event: Event) -> bytes:
         self._begun = True
-        counts = usage(self._counts if event.usage is None else event) | {"output_tokens": 0}
+        counts = shapes.usage(self._counts if event.usage is None else event) | {"output_tokens": 0}
         told = {"stop_reason": None, "stop_sequence": None, "usage": counts}
         message = self._message(self._counts, [], told)
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
@@ -184,10 +174,10 @@ _FIELDS = {
     **ASKED,
     **CONVERSATION,
     "max_tokens": AT_LEAST_1,
-    "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
-    "system": {"anyOf": [TEXT, {"type": "array", "items": TEXT_BLOCK}]},
-    "tools": {"type": "array", "items": TOOL},
-    "tool_choice": TOOL_CHOICE,
+    "messages": {"type": "array", "items": shapes.MESSAGE, "minItems": 1},
+    "system": {"anyOf": [TEXT, {"type": "array", "items": shapes.TEXT_BLOCK}]},
+    "tools": {"type": "array", "items": shapes.TOOL},
+    "tool_choice": shapes.TOOL_CHOICE,
     "thinking": {"type": "object", "properties": {
         "type": {"enum": ["enabled", "disabled", "adaptive"]},
         "budget_tokens": BUDGET}},

@@ -11,10 +11,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.link import MODEL, with_model
+from umaserve.gateway.daemon.link import MODEL, link_of, with_model
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.llama_server.shapes import settings
-from umaserve.gateway.translate.answers.answering import json_response, link_of
+from umaserve.gateway.translate.answers.answering import json_response
 from umaserve.gateway.translate.body import flag_of, list_of, read_list, read_object, text_of
 from umaserve.gateway.translate.caller import own_rows, require_admin
 from umaserve.gateway.translate.endpoint import Endpoint
@@ -198,9 +198,7 @@ ENDPOINTS = (
         "POST", "/lora-adapters", set_lora_adapters, "change scales of adapters", "llama-server",
     ),
     Endpoint("GET", "/slots", slots, "what runs and waits", "llama-server"),
-    Endpoint(
-        "POST", "/tokenize", tokenize, "token ids of a text", "llama-server", _TOKENIZE
-    ),
+    Endpoint("POST", "/tokenize", tokenize, "token ids of a text", "llama-server", _TOKENIZE),
     Endpoint(
         "POST", "/detokenize", detokenize, "the text of token ids", "llama-server",
         {"tokens": _TOKENS},

@@ -8,15 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.link import link_of
 from umaserve.gateway.daemon.refusal import Refusal, llama_error, wrong
 from umaserve.gateway.families.llama_server.shapes import Asked, probability
-from umaserve.gateway.translate.answers.answering import (
-    Translator,
-    answer,
-    json_response,
-    link_of,
-    sse,
-)
+from umaserve.gateway.translate.answers.answering import Translator, answer, json_response, sse
 from umaserve.gateway.translate.answers.rated import token_of
 from umaserve.gateway.translate.answers.timings import Progress, progress_fields
 from umaserve.gateway.translate.answers.vectors import vectors_of
@@ -129,9 +124,7 @@ class _Parts(Translator):
         self._asked.saw(number, event.text or "")
         part |= {"content": event.text or "", "tokens": [event.token_id]}
         if event.top_logprobs is not None:
-            part["completion_probabilities"] = [
-                probability(token_of(event), self._asked.after)
-            ]
+            part["completion_probabilities"] = [probability(token_of(event), self._asked.after)]
         return before + sse(part)
 
     def fail(self, refusal: Refusal) -> bytes:

@@ -15,6 +15,7 @@ from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic.shapes import input_of
 from umaserve.gateway.families.ollama.history import as_openai
+from umaserve.gateway.translate import schemas as s
 from umaserve.gateway.translate.answers.answering import Translator, answer, json_response
 from umaserve.gateway.translate.answers.parts import Answer, Pieces, answer_of, unread_field
 from umaserve.gateway.translate.answers.rated import entry_of, token_of
@@ -33,16 +34,6 @@ from umaserve.gateway.translate.messages import conversation_fields, effort
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.pictures import text_part, with_data
 from umaserve.gateway.translate.sampling import OWN, most_tokens, settings_fields
-from umaserve.gateway.translate.schemas import (
-    CALLER,
-    CHAT,
-    CONVERSATION,
-    FLAG,
-    OBJECT,
-    OURS,
-    SAMPLING,
-    TEXT,
-)
 from umaserve.protocol import ROLES
 from umaserve.protocol.tables.fields import MAX_LOGPROBS
 
@@ -232,37 +223,35 @@ class _Lines(Translator):
 
 
 _COMMON = {
-    "model": TEXT,
-    "stream": FLAG,
-    "think": {"anyOf": [FLAG, CHAT["reasoning_effort"]]},
+    "model": s.TEXT,
+    "stream": s.FLAG,
+    "think": {"anyOf": [s.FLAG, s.CHAT["reasoning_effort"]]},
     "keep_alive": {"type": ["number", "string"]},
-    "logprobs": FLAG,
+    "logprobs": s.FLAG,
     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS},
     "options": {
         "type": "object",
-        "properties": {**SAMPLING, "num_predict": {"type": "integer", "minimum": -2}},
+        "properties": {**s.SAMPLING, "num_predict": {"type": "integer", "minimum": -2}},
     },
-    **CONVERSATION,
-    **OURS,
-    **CALLER,
+    **s.CONVERSATION,
+    **s.OURS,
+    **s.CALLER,
 }
 _MESSAGE = {
     "type": "object",
     "properties": {
         "role": {"enum": [*ROLES]},
-        "content": TEXT,
-        "thinking": TEXT,
-        "tool_name": TEXT,
+        "content": s.TEXT,
+        "thinking": s.TEXT,
+        "tool_name": s.TEXT,
         "tool_calls": {"type": "array", "items": {"type": "object", "properties": {
-            "function": {"type": "object", "properties": {"name": TEXT, "arguments": OBJECT},
+            "function": {"type": "object", "properties": {"name": s.TEXT, "arguments": s.OBJECT},
                          "required": ["name"]}}, "required": ["function"]}},
     },
     "required": ["role"],
 }  # fmt: skip
-_CHAT = {
-    **_COMMON, "messages": {"type": "array", "items": _MESSAGE}, "tools": CHAT["tools"],
-}  # fmt: skip
-_PROMPT = {**_COMMON, "prompt": TEXT, "system": TEXT, "suffix": TEXT, "raw": FLAG}
+_CHAT = {**_COMMON, "messages": {"type": "array", "items": _MESSAGE}, "tools": s.CHAT["tools"]}
+_PROMPT = {**_COMMON, "prompt": s.TEXT, "system": s.TEXT, "suffix": s.TEXT, "raw": s.FLAG}
 ENDPOINTS = (
     Endpoint("POST", "/api/chat", chat, "a conversation's next message", "Ollama", _CHAT),
     Endpoint("POST", "/api/generate", generate, "what follows a prompt", "Ollama", _PROMPT),

@@ -8,17 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.link import link_of
 from umaserve.gateway.daemon.refusal import encode
-from umaserve.gateway.families.openai.shapes import (
-    COUNTED,
-    FIELDS,
-    Chunks,
-    chat_logprobs,
-    chosen_logprobs,
-    finish_reason,
-    metadata_field,
-)
-from umaserve.gateway.translate.answers.answering import answer, json_response, link_of
+from umaserve.gateway.families.openai import shapes
+from umaserve.gateway.translate.answers.answering import answer, json_response
 from umaserve.gateway.translate.answers.parts import Piece, Pieces, answer_of
 from umaserve.gateway.translate.answers.rated import token_of
 from umaserve.gateway.translate.answers.timings import progress_fields
@@ -28,12 +21,7 @@ from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
 from umaserve.gateway.translate.model import read_request
 from umaserve.gateway.translate.prompts import count_of
-from umaserve.gateway.translate.sampling import (
-    MAX_CHOICES,
-    most_tokens,
-    settings_fields,
-    several,
-)
+from umaserve.gateway.translate.sampling import MAX_CHOICES, most_tokens, settings_fields, several
 from umaserve.gateway.translate.schemas import AT_LEAST_1, CHAT, FLAG, SOCKET
 
 
@@ -44,11 +32,11 @@ async def chat_completions(request: Request) -> Response:
         "messages": chat_messages(body),
         **settings_fields(body),
         **most_tokens(body, "max_completion_tokens", "max_tokens", "n_predict"),
-        **chosen_logprobs(body),
+        **shapes.chosen_logprobs(body),
         **chat_fields(body),
         "deltas": body.get("reasoning_format") != "none",
         **progress_fields(body),
-        **metadata_field(body.get("metadata")),
+        **shapes.metadata_field(body.get("metadata")),
         **caller_fields(request, body),
     }
     choices = whole_of(body, "n", 1, 1, MAX_CHOICES)
@@ -60,10 +48,10 @@ async def input_tokens(request: Request) -> Response:
     """How many tokens the model would read."""
     body = await read_object(request)
     fields = {"messages": chat_messages(body), **chat_fields(body)}
-    return json_response(COUNTED | await count_of(link_of(request), fields))
+    return json_response(shapes.COUNTED | await count_of(link_of(request), fields))
 
 
-class _ChatChunks(Chunks):
+class _ChatChunks(shapes.Chunks):
     """``chat.completion`` and ``chat.completion.chunk`` objects."""
 
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
@@ -77,7 +65,7 @@ class _ChatChunks(Chunks):
         self._begun = [False] * choices
 
     def choice(self, number: int, end: Event) -> dict[str, Any]:
-        said, reason = answer_of(end), finish_reason(end)
+        said, reason = answer_of(end), shapes.finish_reason(end)
         # a cut call is told as OpenAI does it, where the reason says that it is cut
         calls = said.calls if reason == "length" else said.whole_calls
         message: dict[str, Any] = {"role": "assistant", "content": said.text}
@@ -93,7 +81,7 @@ class _ChatChunks(Chunks):
                 }
                 for call in calls
             ]
-        logprobs = chat_logprobs(end.logprobs) if end.logprobs is not None else None
+        logprobs = shapes.chat_logprobs(end.logprobs) if end.logprobs is not None else None
         return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     def begun(self, number: int, begin: Event) -> None:
@@ -111,7 +99,7 @@ class _ChatChunks(Chunks):
         if piece or (self._with_logprobs and self._tokens[number] and event.event != "delta"):
             out += self._delta(number, piece)
         if event.event == "eos":
-            out += self._choice(number, {}, finish_reason(event), event)
+            out += self._choice(number, {}, shapes.finish_reason(event), event)
         return out
 
     def _first(self, number: int) -> bytes:
@@ -135,7 +123,7 @@ class _ChatChunks(Chunks):
     ) -> bytes:
         choice: dict[str, Any] = {"index": number, "delta": delta, "finish_reason": reason}
         if self._with_logprobs and self._tokens[number]:
-            choice["logprobs"] = chat_logprobs(self._tokens[number])
+            choice["logprobs"] = shapes.chat_logprobs(self._tokens[number])
             self._tokens[number] = []
         return self._chunk(b'"choices":[%b]%b' % (encode(choice), self._tail(number, end)))
 
@@ -150,7 +138,7 @@ def _call_delta(call: dict[str, Any]) -> dict[str, Any]:
 
 
 _FIELDS = {
-    **FIELDS,
+    **shapes.FIELDS,
     **CHAT,
     "max_tokens": AT_LEAST_1,
     "max_completion_tokens": AT_LEAST_1,

@@ -8,16 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.link import link_of
 from umaserve.gateway.daemon.refusal import encode, not_there, wrong
-from umaserve.gateway.families.openai.shapes import (
-    FIELDS,
-    Chunks,
-    finish_reason,
-    metadata_field,
-    prompt_logprobs,
-    text_logprobs,
-)
-from umaserve.gateway.translate.answers.answering import answer, link_of
+from umaserve.gateway.families.openai import shapes
+from umaserve.gateway.translate.answers.answering import answer
 from umaserve.gateway.translate.answers.rated import token_of
 from umaserve.gateway.translate.answers.timings import progress_fields
 from umaserve.gateway.translate.body import flag_of, text_of, whole_of
@@ -51,7 +45,7 @@ async def completions(request: Request) -> Response:
         **({"max_tokens": MOST_TOKENS} | most_tokens(body, "max_tokens", "n_predict")),
         **_logprobs(body),
         **progress_fields(body),
-        **metadata_field(body.get("metadata")),
+        **shapes.metadata_field(body.get("metadata")),
         **caller_fields(request, body),
     }
     echoed = await _echoed(request, body, given)
@@ -91,7 +85,7 @@ async def _echoed(
     return [await text_of_prompt(link_of(request), prompt) for prompt in prompts]
 
 
-class _TextChunks(Chunks):
+class _TextChunks(shapes.Chunks):
     """``text_completion`` objects."""
 
     kind = chunk_kind = "text_completion"
@@ -106,14 +100,14 @@ class _TextChunks(Chunks):
         self._sizes: dict[int, int] = {}
 
     def choice(self, number: int, end: Event) -> dict[str, Any]:
-        logprobs = text_logprobs(end.logprobs) if end.logprobs is not None else None
+        logprobs = shapes.text_logprobs(end.logprobs) if end.logprobs is not None else None
         if end.rated is not None:
-            logprobs = prompt_logprobs(end.rated, end.logprobs or ())
+            logprobs = shapes.prompt_logprobs(end.rated, end.logprobs or ())
         return {
             "index": number,
             "text": self._echoed[number // self._choices] + (end.text or ""),
             "logprobs": logprobs,
-            "finish_reason": finish_reason(end),
+            "finish_reason": shapes.finish_reason(end),
         }
 
     def feed(self, number: int, event: Event) -> bytes:
@@ -133,18 +127,18 @@ class _TextChunks(Chunks):
                 size = self._sizes[number]
                 self._sizes[number] = size + len(text)
                 out += self._choice(
-                    number, text, encode(text_logprobs([token_of(event)], size)), None
+                    number, text, encode(shapes.text_logprobs([token_of(event)], size)), None
                 )
             elif text:
                 out += self._choice(number, text, b"null", None)
         elif event.event == "eos":
-            out += self._choice(number, "", b"null", finish_reason(event), event)
+            out += self._choice(number, "", b"null", shapes.finish_reason(event), event)
         return out
 
     def _rated(self, number: int, event: Event) -> bytes:
         """The next tokens of a prompt that is echoed."""
         rated, size = event.logprobs or [], self._sizes.get(number)
-        told = prompt_logprobs(rated) if size is None else text_logprobs(rated, size)
+        told = shapes.prompt_logprobs(rated) if size is None else shapes.text_logprobs(rated, size)
         text = "".join(told["tokens"])
         self._sizes[number] = (size or 0) + len(text)
         return self._choice(number, text, encode(told), None)
@@ -164,7 +158,7 @@ class _TextChunks(Chunks):
 
 
 _FIELDS = {
-    **FIELDS,
+    **shapes.FIELDS,
     "prompt": PROMPTS,
     "suffix": TEXT,
     "best_of": {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES},

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.link import link_of
 from umaserve.gateway.daemon.refusal import Refusal, not_there, openai_error, wrong
 from umaserve.gateway.families.openai.items import (
     ITEM,
@@ -23,13 +24,8 @@ from umaserve.gateway.families.openai.kept import Entry, Kept
 from umaserve.gateway.families.openai.kept_responses import items_of
 from umaserve.gateway.families.openai.output import Output, message_of
 from umaserve.gateway.families.openai.shapes import COUNTED
-from umaserve.gateway.translate.answers.answering import (
-    Translator,
-    answer,
-    json_response,
-    link_of,
-    sse,
-)
+from umaserve.gateway.translate import schemas as s
+from umaserve.gateway.translate.answers.answering import Translator, answer, json_response, sse
 from umaserve.gateway.translate.answers.parts import Pieces, answer_of, unread_field
 from umaserve.gateway.translate.answers.timings import Progress, progress_fields, timings
 from umaserve.gateway.translate.body import flag_of, object_of, text_of
@@ -44,16 +40,6 @@ from umaserve.gateway.translate.messages import (
 from umaserve.gateway.translate.model import read_named
 from umaserve.gateway.translate.prompts import count_of
 from umaserve.gateway.translate.sampling import most_tokens, settings_fields
-from umaserve.gateway.translate.schemas import (
-    ASKED,
-    AT_LEAST_1,
-    CHAT,
-    CONVERSATION,
-    FLAG,
-    OBJECT,
-    PROGRESS,
-    TEXT,
-)
 
 _TOLD_ERROR = ("code", "message", "n_prompt_tokens", "n_ctx")
 _ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_p")
@@ -237,18 +223,18 @@ class _Response(Translator):
 
 
 _FIELDS = {
-    **ASKED,
-    **PROGRESS,
-    **CONVERSATION,
-    "input": {"anyOf": [TEXT, {"type": "array", "items": ITEM, "minItems": 1}]},
-    "instructions": TEXT,
-    "previous_response_id": TEXT,
-    "store": FLAG,
-    "max_output_tokens": AT_LEAST_1,
+    **s.ASKED,
+    **s.PROGRESS,
+    **s.CONVERSATION,
+    "input": {"anyOf": [s.TEXT, {"type": "array", "items": ITEM, "minItems": 1}]},
+    "instructions": s.TEXT,
+    "previous_response_id": s.TEXT,
+    "store": s.FLAG,
+    "max_output_tokens": s.AT_LEAST_1,
     "tools": {"type": "array", "items": TOOL},
-    "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, OBJECT]},
-    "parallel_tool_calls": FLAG,
-    "reasoning": {"type": "object", "properties": {"effort": CHAT["reasoning_effort"]}},
+    "tool_choice": {"anyOf": [{"enum": ["auto", "none", "required"]}, s.OBJECT]},
+    "parallel_tool_calls": s.FLAG,
+    "reasoning": {"type": "object", "properties": {"effort": s.CHAT["reasoning_effort"]}},
     "text": {
         "type": "object",
         "properties": {"format": {"type": "object", "properties": {"type": {"enum": ["text"]}}}},

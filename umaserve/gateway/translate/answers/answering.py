@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.exchange import Exchange, Numbered
-from umaserve.gateway.daemon.link import Link
+from umaserve.gateway.daemon.link import Link, link_of
 from umaserve.gateway.daemon.refusal import Refusal, encode, of_daemon
 from umaserve.gateway.translate.body import flag_of
 from umaserve.gateway.translate.caller import lane_header
@@ -76,12 +76,6 @@ def sse(told: dict[str, Any], name: str = "") -> bytes:
     """Return a server-sent event; the value of its field ``name`` is the event's type too."""
     kind = b"event: %b\n" % told[name].encode() if name else b""
     return b"%bdata: %b\n\n" % (kind, encode(told))
-
-
-def link_of(request: Request) -> Link:
-    """The way to the daemon."""
-    link: Link = request.state.link
-    return link
 
 
 def json_response(body: Any, status: int = 200, headers: Headers | None = None) -> Response:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
-from umaserve.gateway.daemon.link import ROLE, Link
+from umaserve.gateway.daemon.link import ROLE, Link, link_of
 from umaserve.gateway.daemon.refusal import Refusal, malformed, wrong
-from umaserve.gateway.translate.answers.answering import link_of
 from umaserve.gateway.translate.body import whole_of
 from umaserve.gateway.translate.messages import content_of
 from umaserve.gateway.translate.prompts import prompts_of, tokens_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from umaserve.gateway.keys import Key, KeyFileError, read_keys, read_own_key
+from umaserve.gateway.keys import Key, KeyFileError, read_keys
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
@@ -63,6 +63,6 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: str, why: str) -> N
 
 
 def test_of_the_owners_own_key_nobody_is_asked(tmp_path: Path) -> None:
-    keys = read_own_key(written(tmp_path, f"{A}\n"))
+    keys = read_keys(written(tmp_path, f"{A}\n"), asked=False)
     assert not keys and keys.find(A) is not None and keys.find(B) is None
-    assert not read_own_key("") and not read_keys("")
+    assert not read_keys("", asked=False) and not read_keys("")

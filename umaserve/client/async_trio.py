@@ -121,29 +121,20 @@ class TrioClient:
         return await self._ask({"type": "load", "model": model}, on_progress)
 
     async def unload(self, model: str | None = None) -> None:
-        """Free a model, by its name or alias, or the default one.  Requests for it are refused with
-        ``E_MODEL_001`` until the next ``load``."""
+        """Free a model, as `Client.unload` does."""
         await self._ask({"type": "unload", "model": model})
 
     async def priority(self, request: str | int, priority: str) -> None:
-        """Move a request to the lane "interactive" or "background".
-
-        ``request`` is the id of a request of this program, or the ``serial`` that ``sessions``
-        gives any request.
-        """
+        """Move a request to another lane, as `Client.priority` does."""
         await self._ask({"type": "priority", **naming(request), "priority": priority})
 
     async def cancel(self, request: str | int) -> bool:
-        """End a request at its next token; whether it was found.
-
-        ``request`` is the id of a request of this program, or the ``serial`` of any request.
-        """
+        """End a request at its next token; whether it was found.  As `Client.cancel`."""
         answer = await self._ask({"type": "cancel", **naming(request)}, events=("cancelled",))
         return bool(answer.get("found"))
 
     async def info(self, model: str | None = None) -> dict[str, Any]:
-        """Version, pid, limits and running sessions of the daemon, and one of its models: that of
-        this name, or the default."""
+        """What the daemon tells of itself and of a model, as `Client.info`."""
         return (await self._ask({"type": "info", "model": model}))["info"]
 
     async def models(self) -> list[dict[str, Any]]:
@@ -170,10 +161,7 @@ class TrioClient:
     async def rerank(
         self, query: str, documents: list[str], **options: Any
     ) -> list[dict[str, Any]]:
-        """The ``index`` and the ``relevance_score`` of each document, the highest score first.
-
-        Options: ``top_n``, ``truncate``, ``model``.
-        """
+        """The scores of the documents, as `Client.rerank` returns them."""
         asked = {"type": "rerank", "query": query, "documents": documents, **options}
         return (await self._ask(asked))["results"]
 

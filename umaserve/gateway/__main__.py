@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from umaserve.gateway.keys import KeyFileError, read_keys, read_own_key
+from umaserve.gateway.keys import KeyFileError, read_keys
 from umaserve.gateway.process import serve
 from umaserve.gateway.settings import Settings
 from umaserve.system import core_dumps
@@ -75,7 +75,7 @@ def main(argument: str) -> int:
         return 1
     if not keys:
         try:
-            keys = read_own_key(settings.own_key_file)
+            keys = read_keys(settings.own_key_file, asked=False)
         except KeyFileError as error:
             say("warn", f"the owner's own key is not taken: {error}")
     uvloop.run(serve(settings, keys, sockets, say, ready))

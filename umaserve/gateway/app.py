@@ -1,12 +1,10 @@
-"""The application: all families' routes behind one guard."""
+"""All families' routes as one application, which the guard runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from umaserve.gateway.daemon.link import Link
 from umaserve.gateway.daemon.refusal import Refusal
@@ -27,8 +25,6 @@ from umaserve.gateway.families.openai import (
 )
 from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.families.openapi import openapi_endpoint
-from umaserve.gateway.guard import Guard, Say
-from umaserve.gateway.keys import Keys
 from umaserve.gateway.settings import Settings
 from umaserve.gateway.translate.endpoint import Endpoint
 
@@ -41,18 +37,13 @@ ENDPOINTS: tuple[Endpoint, ...] = tuple(
 )
 
 
-def application(settings: Settings, keys: Keys, link: Link, say: Say) -> ASGIApp:
-    """Return the application for the server: all routes behind the guard."""
-    return Guard(_Routes(ENDPOINTS, settings, link), settings, keys, link, say)
-
-
-class _Routes:
+class Routes:
     """The routes; what is none is refused in the shape of the family that the path names."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], settings: Settings, link: Link) -> None:
+    def __init__(self, settings: Settings, link: Link) -> None:
         self._settings, self._link, self._kept = settings, link, Kept()
         by_path: dict[str, list[Endpoint]] = {}
-        for endpoint in (*endpoints, openapi_endpoint(endpoints)):
+        for endpoint in (*ENDPOINTS, openapi_endpoint(ENDPOINTS)):
             by_path.setdefault(endpoint.path, []).append(endpoint)
         routes = [
             Route(each.path, each.handler, methods=[each.method])

@@ -24,7 +24,7 @@ from umaserve.gateway.callers import Callers, Say
 from umaserve.gateway.daemon.link import IMAGES, OWNER, Link
 from umaserve.gateway.daemon.refusal import INTERNAL, Refusal, error_body
 from umaserve.gateway.host import host_is_ours, host_of
-from umaserve.gateway.incoming import Incoming, is_of_body
+from umaserve.gateway.incoming import FULL, OF_BODIES, Incoming
 from umaserve.gateway.keys import Keys
 from umaserve.gateway.settings import Settings
 
@@ -72,7 +72,7 @@ class Guard:
             await self._while_there(body, scope, answer)
         except Refusal as refusal:
             refusal.__traceback__ = None  # it may be in a cycle with a frame that has the body
-            if is_of_body(refusal):
+            if refusal.status in OF_BODIES or refusal.code == FULL:
                 await body.read_on()
             await answer.refuse(scope, refusal)
         except asyncio.CancelledError:
@@ -165,10 +165,13 @@ class _Answer:
         if self._begun:
             raise ConnectionAbortedError
         body = error_body(scope["path"], Headers(scope=scope), refusal)
-        headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
-        headers += refusal.headers
-        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-        await self({"type": "http.response.start", "status": refusal.status, "headers": raw})
+        self.add(("content-type", "application/json"), ("content-length", str(len(body))))
+        self.add(*refusal.headers)
+        await self.send_whole(refusal.status, body)
+
+    async def send_whole(self, status: int, body: bytes = b"") -> None:
+        """Send an answer that has the added headers alone."""
+        await self({"type": "http.response.start", "status": status, "headers": []})
         await self({"type": "http.response.body", "body": body})
 
 
@@ -184,8 +187,7 @@ async def _preflight(answer: _Answer, headers: Headers) -> None:
         answer.add(("access-control-allow-headers", asked))
     if "access-control-request-private-network" in headers:
         answer.add(("access-control-allow-private-network", "true"))
-    await answer({"type": "http.response.start", "status": 204, "headers": []})
-    await answer({"type": "http.response.body"})
+    await answer.send_whole(204)
 
 
 def _foreign(who: str) -> Refusal:

@@ -14,7 +14,7 @@ from umaserve.gateway.daemon.refusal import Refusal
 
 BODY_S = 60.0  # until the last byte of a body
 FULL = "bodies_too_large"  # all of a key together
-OF_BODIES = (413, 415)  # refusals of a body that nobody has read
+OF_BODIES = (413, 415)  # as `FULL`, refusals of a body that may still be on its way
 READ_ON_BYTES, READ_ON_S = 64 * 1024 * 1024, 10.0  # of such a body, before it is answered
 
 
@@ -107,11 +107,6 @@ class Incoming:
 
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(rest(), READ_ON_S)
-
-
-def is_of_body(refusal: Refusal) -> bool:
-    """Whether a body was refused that may still be on its way."""
-    return refusal.status in OF_BODIES or refusal.code == FULL
 
 
 def _too_much() -> Refusal:

@@ -55,22 +55,16 @@ def _digest(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def read_keys(path: str) -> Keys:
-    """The keys of a file; none where ``path`` is empty.  Raises ``KeyFileError``."""
-    return Keys(_keys_in(path, "--api-key-file ") if path else {})
+def read_keys(path: str, *, asked: bool = True) -> Keys:
+    """The keys of a file; none where ``path`` is empty.  Raises ``KeyFileError``.
 
-
-def read_own_key(path: str) -> Keys:
-    """The key of the daemon's own user, which nobody is asked for; none where ``path`` is empty.
-
-    Raises ``KeyFileError``.
+    ``asked``: False for the file with the owner's own key, which nobody is asked for.
     """
-    return Keys(_keys_in(path, "") if path else {}, asked=False)
+    return Keys(_keys_in(path, f"--api-key-file {path}" if asked else path) if path else {}, asked)
 
 
-def _keys_in(path: str, option: str) -> dict[str, Key]:
-    """The keys of a file by their texts; ``option`` goes before the path in messages."""
-    place = f"{option}{path}"
+def _keys_in(path: str, place: str) -> dict[str, Key]:
+    """The keys of a file by their texts; ``place`` is what messages call it."""
     lines = [
         (number, words)
         for number, line in enumerate(_text_of(path, place).splitlines(), 1)

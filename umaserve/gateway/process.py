@@ -13,9 +13,9 @@ from functools import partial
 import uvicorn
 
 from umaserve.gateway import tls
-from umaserve.gateway.app import application
+from umaserve.gateway.app import Routes
 from umaserve.gateway.daemon.link import Link
-from umaserve.gateway.guard import Say
+from umaserve.gateway.guard import Guard, Say
 from umaserve.gateway.http_protocol import GatewayProtocol, protocol_for
 from umaserve.gateway.keys import Keys
 from umaserve.gateway.room import whose
@@ -45,7 +45,7 @@ async def serve(
     logging.getLogger("uvicorn").disabled = logging.getLogger("uvicorn.error").disabled = True
     link = Link(settings.socket, settings.image_urls)
     config = uvicorn.Config(
-        application(settings, keys, link, say),
+        Guard(Routes(settings, link), settings, keys, link, say),
         http=protocol_for(settings),
         ws="none",
         lifespan="off",

@@ -167,25 +167,19 @@ def llama_error(refusal: Refusal) -> dict[str, Any]:
 
 def error_body(path: str, headers: Mapping[str, str], refusal: Refusal) -> bytes:
     """JSON in the shape of the family that a request for ``path`` belongs to."""
-    return encode(shape_for(path, asks_anthropic(headers))(refusal))
+    shared = ("/v1/models", "/models") if asks_anthropic(headers) else ()
+    if path.startswith(("/v1/messages", "/messages", *shared)):
+        return encode(anthropic_error(refusal))
+    if path.startswith("/api/"):
+        return encode(ollama_error(refusal))
+    if path in _LLAMA_PATHS or path.startswith("/slots/"):
+        return encode(llama_error(refusal))
+    return encode(openai_error(refusal))
 
 
 def asks_anthropic(headers: Mapping[str, str]) -> bool:
     """Whether a client of Anthropic's asks; some routes have the same path in both families."""
     return "anthropic-version" in headers
-
-
-def shape_for(path: str, anthropic: bool = False) -> Any:
-    """The function that shapes errors of the routes that ``path`` belongs to."""
-    if path.startswith(("/v1/messages", "/messages")):
-        return anthropic_error
-    if anthropic and path.startswith(("/v1/models", "/models")):
-        return anthropic_error
-    if path.startswith("/api/"):
-        return ollama_error
-    if path in _LLAMA_PATHS or path.startswith("/slots/"):
-        return llama_error
-    return openai_error
 
 
 _LLAMA_PATHS = frozenset(

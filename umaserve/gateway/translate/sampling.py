@@ -54,9 +54,8 @@ def several(messages: list[dict[str, Any]], choices: int) -> list[dict[str, Any]
     """
     if choices > 1 or len({encode(each) for each in messages}) < len(messages):
         messages = [{"speculate": False, **each} for each in messages]
-    return [_numbered(each, number) for each in messages for number in range(choices)]
-
-
-def _numbered(message: dict[str, Any], number: int) -> dict[str, Any]:
-    seed = message.get("seed")
-    return {**message, "seed": seed + number} if isinstance(seed, int) else message
+    return [
+        {**each, "seed": each["seed"] + number} if isinstance(each.get("seed"), int) else each
+        for each in messages
+        for number in range(choices)
+    ]

@@ -125,17 +125,13 @@ def probability(token: dict[str, Any], after: bool) -> dict[str, Any]:
             value = 0.0 if value is None else math.exp(value)
         return {
             "id": of["token_id"],
-            "token": _begun_text(bytes(of["bytes"])),
+            # without a character that its bytes leave unfinished
+            "token": codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(of["bytes"])),
             "bytes": of["bytes"],
             name: value,
         }
 
     return entry(token) | {tops: [entry(top) for top in token["top_logprobs"] or ()]}
-
-
-def _begun_text(piece: bytes) -> str:
-    """The text of a token without the character that its bytes leave unfinished."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(piece)
 
 
 def settings(body: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,32 +12,23 @@ from umaserve.gateway.daemon.refusal import not_there
 from umaserve.gateway.translate.endpoint import Endpoint
 
 _OF_OPENAI = {
-    "compacting a conversation": (("POST", "/responses/compact"),),
+    "compacting a conversation": ("POST /responses/compact",),
     "cancelling a response by its id (close the connection instead)": (
-        ("POST", "/responses/{id}/cancel"),
+        "POST /responses/{id}/cancel",
     ),
     "conversations that are kept (use previous_response_id)": (
-        ("POST", "/conversations"),
-        ("GET", "/conversations/{id}"),
-        ("POST", "/conversations/{id}"),
-        ("DELETE", "/conversations/{id}"),
-        ("GET", "/conversations/{id}/items"),
-        ("POST", "/conversations/{id}/items"),
-        ("GET", "/conversations/{id}/items/{item}"),
-        ("DELETE", "/conversations/{id}/items/{item}"),
+        "POST /conversations",
+        "GET /conversations/{id}", "POST /conversations/{id}", "DELETE /conversations/{id}",
+        "GET /conversations/{id}/items", "POST /conversations/{id}/items",
+        "GET /conversations/{id}/items/{item}", "DELETE /conversations/{id}/items/{item}",
     ),
-    "ending thoughts that run (thinking_budget bounds them)": (
-        ("POST", "/chat/completions/control"),
-    ),
-    "resuming a stream": (("GET", "/stream"), ("DELETE", "/stream"), ("POST", "/streams/lookup")),
-    "sound": (
-        ("POST", "/audio/speech"), ("POST", "/audio/transcriptions"),
-        ("POST", "/audio/translations"),
-    ),
-    "making images": (("POST", "/images/generations"), ("POST", "/images/edits")),
-    "moderation": (("POST", "/moderations"),),
-    "files": (("GET", "/files"), ("POST", "/files")),
-    "batches": (("GET", "/batches"), ("POST", "/batches")),
+    "ending thoughts that run (thinking_budget bounds them)": ("POST /chat/completions/control",),
+    "resuming a stream": ("GET /stream", "DELETE /stream", "POST /streams/lookup"),
+    "sound": ("POST /audio/speech", "POST /audio/transcriptions", "POST /audio/translations"),
+    "making images": ("POST /images/generations", "POST /images/edits"),
+    "moderation": ("POST /moderations",),
+    "files": ("GET /files", "POST /files"),
+    "batches": ("GET /batches", "POST /batches"),
 }  # fmt: skip
 
 
@@ -55,7 +46,7 @@ ENDPOINTS = (
     *(
         _endpoint(method, start + path, what, "OpenAI")
         for what, routes in _OF_OPENAI.items()
-        for method, path in routes
+        for method, path in map(str.split, routes)
         for start in ("/v1", "")
     ),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from umaserve.gateway.daemon.event import decode_any
 from umaserve.gateway.daemon.link import MODEL
 from umaserve.gateway.daemon.refusal import Refusal, wrong
 from umaserve.protocol.tables.fields import MAX_PATH_BYTES
@@ -15,7 +16,6 @@ from umaserve.protocol.tables.fields import MAX_PATH_BYTES
 # Claude Code offers the models of a gateway whose id has `claude` or `anthropic` in it.
 FOR_ANTHROPIC = "anthropic-local/"
 T = TypeVar("T")
-_decode = msgspec.json.Decoder().decode
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -40,7 +40,7 @@ async def read_list(request: Request) -> list[Any]:
 async def _read(request: Request) -> Any:
     data = await request.body()
     try:
-        return _decode(data.removeprefix(codecs.BOM_UTF8))
+        return decode_any(data.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise Refusal(400, "invalid_json", f"the body is not JSON: {text}") from None

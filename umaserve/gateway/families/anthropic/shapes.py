@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.event import Event, decode_any
 from umaserve.gateway.daemon.refusal import Refusal, not_there, wrong
 from umaserve.gateway.families.anthropic.history import is_reference
 from umaserve.gateway.translate.answers.parts import Answer
@@ -14,7 +14,6 @@ from umaserve.gateway.translate.body import object_of, objects_of, whole_of
 from umaserve.gateway.translate.messages import MAX_BUDGET, effort, format_field
 from umaserve.gateway.translate.schemas import FLAG, OBJECT, TEXT
 
-_decode = msgspec.json.Decoder().decode
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -173,7 +172,7 @@ def blocks_of(answer: Answer) -> list[dict[str, Any]]:
 def input_of(arguments: str) -> Any:
     """A call's arguments as an object; what is none stands in one, so that nothing is lost."""
     try:
-        value = _decode(arguments or "{}")
+        value = decode_any(arguments or "{}")
     except msgspec.DecodeError:
         value = None
     return value if isinstance(value, dict) else {"arguments": arguments}

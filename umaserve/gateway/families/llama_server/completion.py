@@ -7,13 +7,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.link import link_of
-from umaserve.gateway.daemon.refusal import Refusal, llama_error, wrong
-from umaserve.gateway.families.llama_server.shapes import Asked, probability
-from umaserve.gateway.translate.answers.answering import Translator, answer, json_response, sse
-from umaserve.gateway.translate.answers.rated import token_of
-from umaserve.gateway.translate.answers.timings import Progress, progress_fields
+from umaserve.gateway.daemon.refusal import wrong
+from umaserve.gateway.families.llama_server.shapes import Answers
+from umaserve.gateway.translate.answers.answering import answer, json_response
+from umaserve.gateway.translate.answers.timings import progress_fields
 from umaserve.gateway.translate.answers.vectors import vectors_of
 from umaserve.gateway.translate.body import flag_of, list_of, objects_of, text_of, whole_of
 from umaserve.gateway.translate.caller import caller_fields
@@ -75,13 +73,13 @@ async def _complete(
     list_of(body, "response_fields")
     link = link_of(request)
     texts = [await text_of_prompt(link, each) for each in prompts]
-    asked = Asked(body, fields, texts, choices, link.max_tokens or NO_LIMIT)
-    if not asked.wants_text:  # the prompt is to be read and kept, for what comes next
+    answers = Answers(body, fields, texts, choices, link.max_tokens or NO_LIMIT)
+    if not answers.wants_text:  # the prompt is to be read and kept, for what comes next
         fields["max_tokens"] = 1
     if flag_of(body, "return_tokens"):
         fields["return_tokens"] = True
     messages = several([{**fields, **caller, **prompt} for prompt in prompts], choices)
-    return await answer(request, body, messages, _Parts(asked, body))
+    return await answer(request, body, messages, answers)
 
 
 async def embedding(request: Request) -> Response:
@@ -92,43 +90,6 @@ async def embedding(request: Request) -> Response:
     return json_response(
         [{"index": i, "embedding": [row.tolist()]} for i, row in enumerate(found.rows)]
     )
-
-
-class _Parts(Translator):
-    """Whole answers, or a part of the answer for each token and what the end tells."""
-
-    def __init__(self, asked: Asked, body: dict[str, Any]) -> None:
-        self._asked, self._body = asked, body
-
-    def whole(self, ends: list[Event]) -> Any:
-        answers = [self._asked.whole(number, end) for number, end in enumerate(ends)]
-        return answers if len(answers) > 1 else answers[0]
-
-    def begin(self) -> bytes:
-        self._progress = Progress(self._body)
-        return b""
-
-    def begun(self, number: int, begin: Event) -> None:
-        self._asked.model = self._asked.model or begin.model
-        self._progress.begun(number, begin)
-
-    def feed(self, number: int, event: Event) -> bytes:
-        if event.event == "eos":
-            return sse(self._asked.last(number, event))
-        told = self._progress.of_prompt(number, event)
-        part: dict[str, Any] = {"index": number, "content": "", "tokens": []}
-        part |= {"stop": False, "id_slot": -1, **self._progress.timings(number)}
-        before = sse(part | told) if told else b""
-        if event.event != "token" or not self._asked.wants_text:
-            return before
-        self._asked.saw(number, event.text or "")
-        part |= {"content": event.text or "", "tokens": [event.token_id]}
-        if event.top_logprobs is not None:
-            part["completion_probabilities"] = [probability(token_of(event), self._asked.after)]
-        return before + sse(part)
-
-    def fail(self, refusal: Refusal) -> bytes:
-        return sse(llama_error(refusal))
 
 
 _COMMON = {

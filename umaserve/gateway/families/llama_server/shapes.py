@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from umaserve.gateway.daemon.event import Event
+from umaserve.gateway.daemon.refusal import Refusal, llama_error
+from umaserve.gateway.translate.answers.answering import Translator, sse
 from umaserve.gateway.translate.answers.parts import unread_field
-from umaserve.gateway.translate.answers.timings import timings
+from umaserve.gateway.translate.answers.rated import token_of
+from umaserve.gateway.translate.answers.timings import Progress, timings
 from umaserve.gateway.translate.samplers import DEFAULTS, STEPS
 
 _STOP_TYPES = {"length": "limit", "cancel": "limit"}
@@ -28,8 +31,8 @@ _ABSENT: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Asked:
-    """Fields that all answers of one request repeat.  ``fields`` are the socket's.
+class Answers(Translator):
+    """Whole answers, or a part for each token and what the end tells.  ``fields`` are the socket's.
 
     ``wants_text``: False where the prompt is only to be read.  Each of ``prompts`` has ``choices``
     answers.  ``most``: the most tokens that any answer may have.
@@ -37,40 +40,63 @@ class Asked:
 
     def __init__(
         self,
-        body: Mapping[str, Any],
+        body: dict[str, Any],
         fields: Mapping[str, Any],
         prompts: list[str],
         choices: int,
         most: int,
     ) -> None:
-        self.choices, self.after = choices, body.get("post_sampling_probs") is True
+        self._body, self._choices = body, choices
+        self._after = body.get("post_sampling_probs") is True
         wanted = fields.get("max_tokens")
         self._most = min(wanted, most) if isinstance(wanted, int | float) else most
         self._most_ms = fields.get("t_max_predict_ms") or 0
         self._has_line = [False] * (len(prompts) * choices)
         self.wants_text = fields.get("max_tokens") != 0
-        self.model, self._prompts = body["model"], prompts
+        self._model, self._prompts = body["model"], prompts
         self._paths = [str(name) for name in body.get("response_fields") or ()]
         self._settings = settings(body, fields)
 
-    def whole(self, number: int, end: Event) -> dict[str, Any]:
-        """An answer that is no stream."""
+    def whole(self, ends: list[Event]) -> Any:
+        answers = [self._whole(number, end) for number, end in enumerate(ends)]
+        return answers if len(answers) > 1 else answers[0]
+
+    def begin(self) -> bytes:
+        self._progress = Progress(self._body)
+        return b""
+
+    def begun(self, number: int, begin: Event) -> None:
+        self._model = self._model or begin.model
+        self._progress.begun(number, begin)
+
+    def feed(self, number: int, event: Event) -> bytes:
+        if event.event == "eos":
+            return sse(self._chosen(self._last(number, event)))
+        told = self._progress.of_prompt(number, event)
+        part: dict[str, Any] = {"index": number, "content": "", "tokens": []}
+        part |= {"stop": False, "id_slot": -1, **self._progress.timings(number)}
+        before = sse(part | told) if told else b""
+        if event.event != "token" or not self.wants_text:
+            return before
+        text = event.text or ""
+        self._has_line[number] = self._has_line[number] or "\n" in text
+        part |= {"content": text, "tokens": [event.token_id]}
+        if event.top_logprobs is not None:
+            part["completion_probabilities"] = [probability(token_of(event), self._after)]
+        return before + sse(part)
+
+    def fail(self, refusal: Refusal) -> bytes:
+        return sse(llama_error(refusal))
+
+    def _whole(self, number: int, end: Event) -> dict[str, Any]:
         told = self._last(number, end)
         if self.wants_text:
             told["content"], told["tokens"] = end.text or "", end.token_ids or []
         if end.logprobs is not None:
             told["completion_probabilities"] = [
-                probability(token, self.after) for token in end.logprobs
+                probability(token, self._after) for token in end.logprobs
             ]
         return self._chosen(told)
-
-    def saw(self, number: int, text: str) -> None:
-        """A part of a streamed answer."""
-        self._has_line[number] = self._has_line[number] or "\n" in text
-
-    def last(self, number: int, end: Event) -> dict[str, Any]:
-        """The last part of a stream."""
-        return self._chosen(self._last(number, end))
 
     def _last(self, number: int, end: Event) -> dict[str, Any]:
         stop_type = "word" if end.stop is not None else _STOP_TYPES.get(end.reason, "eos")
@@ -82,12 +108,12 @@ class Asked:
             "tokens": [],
             "id_slot": -1,
             "stop": True,
-            "model": self.model or end.model,
+            "model": self._model or end.model,
             "tokens_predicted": predicted,
             "tokens_evaluated": end.tokens("prompt_tokens"),
             "tokens_cached": end.tokens("cached_tokens"),
             "generation_settings": self._settings,
-            "prompt": self._prompts[number // self.choices],
+            "prompt": self._prompts[number // self._choices],
             "has_new_line": self._has_line[number] or "\n" in (end.text or ""),
             "truncated": end.dropped_tokens > 0 or self._is_full(end, predicted),
             "stop_type": stop_type if self.wants_text else "limit",

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from umaserve.gateway.daemon.event import decode_any
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.openai.kept import Kept
 from umaserve.gateway.translate.answers.parts import Call
@@ -49,7 +50,6 @@ TOOL = {
     "required": ["type"],
 }
 MAX_NAMED, MAX_ID_CHARS = 10, 100  # unknown ids that an error names, and of each
-_decode = msgspec.json.Decoder().decode
 
 
 def resolved(body: dict[str, Any], kept: Kept, owner: str, most_bytes: int) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def resolved(body: dict[str, Any], kept: Kept, owner: str, most_bytes: int) -> d
     if sum(len(known[id]) for id in ids) > most_bytes:
         text = f"the items that are referred to have more than {most_bytes} bytes"
         raise Refusal(413, "body_too_large", text)
-    items = {id: _decode(item) for id, item in known.items()}
+    items = {id: decode_any(item) for id, item in known.items()}
     given = [items[str(item.get("id"))] if _is_reference(item) else item for item in given]
     return {**body, "input": given}
 
@@ -209,7 +209,7 @@ class Tools:
 def text_of_call(arguments: str) -> str:
     """The text that a custom tool is called with."""
     try:
-        value = _decode(arguments or "{}")
+        value = decode_any(arguments or "{}")
     except msgspec.DecodeError:
         return arguments
     text = value.get("input", "") if isinstance(value, dict) else value

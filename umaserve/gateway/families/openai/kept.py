@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from sys import getsizeof
 from typing import Any, NamedTuple
 
-import msgspec
-
+from umaserve.gateway.daemon.event import decode_any
 from umaserve.gateway.daemon.refusal import Refusal, encode
 
 MOST = 512  # responses of a key
 MOST_BYTES = 64 * 1024 * 1024  # of all keys
 PLACE_BYTES = 512  # of an entry's tuples and of its place in the dicts
 
-_decode = msgspec.json.Decoder().decode
 Items = tuple[tuple[str, bytes], ...]
 
 
@@ -109,7 +107,7 @@ class Kept:
         if entry is None:
             text = '"previous_response_id" names no response that is kept; send its input again'
             raise Refusal(404, "previous_response_not_found", text)
-        messages: list[dict[str, Any]] = _decode(entry.messages)
+        messages: list[dict[str, Any]] = decode_any(entry.messages)
         return messages
 
     def drop(self, id: str, owner: str) -> None:

@@ -73,12 +73,10 @@ def _entry(model: dict[str, Any]) -> dict[str, Any]:
 def _about(model: dict[str, Any]) -> dict[str, Any]:
     if "name" not in model:
         return {}
-    names = {name: name for name in ("n_ctx_train", "n_vocab", "n_params")} | {
-        "size": "model_bytes"
-    }
-    meta = {name: model[field] for name, field in names.items()}
+    meta = {name: model[name] for name in ("n_ctx_train", "n_vocab", "n_params")}
+    meta = {"n_ctx": context_of(model), **meta, "size": model["model_bytes"]}
     reads = ["text", "image"] if model.get("vision") else ["text"]
-    return {"input_modalities": reads, "meta": {"n_ctx": context_of(model), **meta}}
+    return {"input_modalities": reads, "meta": meta}
 
 
 def _short(entry: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from umaserve.bench.target import daemon_at
 from umaserve.cli.doctor.http import look_at_http
 from umaserve.client import Client, ConnectionFailed, OtherUser, TrioClient
 from umaserve.client import connect as where
-from umaserve.client.connect import no_daemon, socket_path
+from umaserve.client.connect import socket_path, unreachable
 from umaserve.config import Config
 from umaserve.system.peer import Peer, is_own, user_name
 
@@ -176,10 +176,10 @@ def test_what_to_start_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) ->
     """``umaserve`` alone listens in ``/tmp``, or at ``UMA_SOCK``: not where a client looked."""
     refused = ConnectionRefusedError(111, "Connection refused")
     monkeypatch.delenv("UMA_SOCK", raising=False)
-    assert "start one with `umaserve` or" in no_daemon("/tmp/uma.sock", refused)
-    assert "start one with `umaserve --socket /run/x` or" in no_daemon("/run/x", refused)
+    assert "start one with `umaserve` or" in str(unreachable("/tmp/uma.sock", refused))
+    assert "start one with `umaserve --socket /run/x` or" in str(unreachable("/run/x", refused))
     monkeypatch.setenv("UMA_SOCK", "/run/x")
-    assert "start one with `umaserve` or" in no_daemon("/run/x", refused)
+    assert "start one with `umaserve` or" in str(unreachable("/run/x", refused))
 
 
 def test_a_socket_that_is_closed_to_us(somebody_else: None, tmp_path: Path) -> None:
@@ -188,4 +188,5 @@ def test_a_socket_that_is_closed_to_us(somebody_else: None, tmp_path: Path) -> N
         sock.bind(path)
     denied = PermissionError(13, "Permission denied")
     whose = user_name(os.stat(path).st_uid)
-    assert no_daemon(path, denied).startswith(f"{path} is a socket of {whose}, not yours; set UMA")
+    said = str(unreachable(path, denied))
+    assert said.startswith(f"{path} is a socket of {whose}, not yours; set UMA")

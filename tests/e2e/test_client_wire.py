@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.fixtures.untimed import untimed
 from umaserve.client import Eos, InvalidRequest, ProtocolError, ServerError, Token
-from umaserve.client.connect import no_daemon
+from umaserve.client.connect import unreachable
 from umaserve.client.wire import MAX_FRAME_BYTES, Router, generate_message, pack
 from umaserve.protocol import (
     Beginning,
@@ -166,10 +166,10 @@ def test_ids_do_not_repeat_between_connections():
 
 def test_why_nothing_answers(tmp_path):
     path = str(tmp_path / "x")
-    refused = no_daemon(path, ConnectionRefusedError(111, "Connection refused"))
+    refused = str(unreachable(path, ConnectionRefusedError(111, "Connection refused")))
     assert refused.startswith(f"no daemon at {path} (Connection refused); start one")
-    assert "another user's" in no_daemon(path, PermissionError(13, "Permission denied"))
-    assert "(AF_UNIX path too long)" in no_daemon("/x", OSError("AF_UNIX path too long"))
+    assert "another user's" in str(unreachable(path, PermissionError(13, "Permission denied")))
+    assert "(AF_UNIX path too long)" in str(unreachable("/x", OSError("AF_UNIX path too long")))
 
 
 def test_an_end_has_all_that_was_asked_for():

@@ -97,20 +97,16 @@ def _own_daemon() -> str:
 
 def unreachable(path: str, error: OSError) -> ConnectionFailed:
     """Return the error of a failed connect: ``OtherUser`` where this user may not connect."""
-    kind = OtherUser if isinstance(error, PermissionError) else ConnectionFailed
-    return kind(no_daemon(path, error))
-
-
-def no_daemon(path: str, error: OSError) -> str:
-    """Return the message about a connect that failed."""
     if isinstance(error, PermissionError):
-        return f"{path} is {_whose(path)}; set UMA_SOCK to the socket of a daemon of your own"
+        whose = f"{path} is {_whose(path)}"
+        return OtherUser(f"{whose}; set UMA_SOCK to the socket of a daemon of your own")
     why = error.strerror or str(error)
     command = "umaserve"
     # without it, the daemon would listen elsewhere
     if path not in (os.path.expanduser(os.environ.get("UMA_SOCK", "")), DEFAULT_SOCKET):
         command += f" --socket {path}"
-    return f"no daemon at {path} ({why}); start one with `{command}` or set UMA_SOCK"
+    text = f"no daemon at {path} ({why}); start one with `{command}` or set UMA_SOCK"
+    return ConnectionFailed(text)
 
 
 def _whose(path: str) -> str:

@@ -48,7 +48,7 @@ from umaserve.protocol.events import (
     rated_fields,
 )
 from umaserve.protocol.frames import FrameDecoder, encode_frame
-from umaserve.protocol.limits import Limits
+from umaserve.protocol.generate import Limits
 from umaserve.protocol.messages import (
     AdminMessage,
     AskAdapters,

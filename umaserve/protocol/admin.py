@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from umaserve.protocol import messages as m
-from umaserve.protocol.generate import cap, conversation
-from umaserve.protocol.limits import Limits
+from umaserve.protocol.generate import Limits, cap, conversation
 from umaserve.protocol.mistakes import missing, wrong
 from umaserve.protocol.tables import fields, settings
 

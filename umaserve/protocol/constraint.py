@@ -11,10 +11,10 @@ import msgspec
 
 from umaserve.protocol.errors import E_PROTO_003, E_PROTO_005, ProtocolError
 from umaserve.protocol.mistakes import wrong
+from umaserve.protocol.tables.chat_fields import NULL
 from umaserve.protocol.tables.settings import CONSTRAINTS
 
 MAX_BYTES = 256 * 1024
-NULL = b"null"
 OBJECT = '{"type":"object"}'
 GRAMMAR = "grammar"  # the kind of a grammar in GBNF
 

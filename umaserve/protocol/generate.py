@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,22 +11,30 @@ from umaserve.protocol import chat
 from umaserve.protocol.constraint import constraint
 from umaserve.protocol.errors import E_PROTO_003, ProtocolError, too_long
 from umaserve.protocol.history import TEXT_ONLY, readable_parts, why_left_out
-from umaserve.protocol.limits import Limits
 from umaserve.protocol.messages import Generate
 from umaserve.protocol.mistakes import bounded, missing, wrong
+from umaserve.protocol.tables import chat_fields as f
 from umaserve.protocol.tables import fields, settings
-from umaserve.protocol.tables.chat_fields import (
-    MAX_CONTENT_PARTS,
-    PICTURES,
-    ChatMessage,
-    ChatOptions,
-)
 
-_NULL = b"null"
 _SAMPLING = tuple(field.name for field in settings.SAMPLING)
 _DEFAULTS = fields.DEFAULTS["generate"]
 _NAMED = tuple(name for name in Generate.__struct_fields__ if name in _DEFAULTS)
 _decode_any = msgspec.json.Decoder().decode
+
+
+class Limits(NamedTuple):
+    """Bytes of a prompt, of a frame and of a body of HTTP, and tokens that one request may ask for.
+
+    ``n_ctx`` are the tokens that one session holds; 0 = nobody knows yet.  ``max_picture_bytes``
+    are those of all pictures of a conversation, as base64; 0 = every model reads text only.
+    """
+
+    max_prompt_bytes: int = 64 * 1024
+    max_frame_bytes: int = 128 * 1024
+    max_tokens: int = 2048
+    max_body_bytes: int = 192 * 1024
+    n_ctx: int = 0
+    max_picture_bytes: int = 0
 
 
 def generate(wire: Any, limits: Limits) -> Generate:
@@ -36,7 +44,7 @@ def generate(wire: Any, limits: Limits) -> Generate:
         raise missing("id")
     tokens = _tokens(wire)
     form: dict[str, Any] = {} if tokens else _text(wire, limits)
-    options = form.get("chat", ChatOptions())
+    options = form.get("chat", f.ChatOptions())
     binding = constraint(wire)
     if binding is not None:
         options = chat.bound(options, binding)
@@ -131,19 +139,19 @@ def _parts(wire: Any, limits: Limits) -> dict[str, Any]:
     """The attributes of `Generate` for a prompt of texts and pictures."""
     sees = limits.max_picture_bytes > 0
     chat.check_parts(wire.prompt, "prompt")
-    if len(wire.prompt) > MAX_CONTENT_PARTS:
-        raise wrong("prompt", f"a list of at most {MAX_CONTENT_PARTS} texts and pictures")
+    if len(wire.prompt) > f.MAX_CONTENT_PARTS:
+        raise wrong("prompt", f"a list of at most {f.MAX_CONTENT_PARTS} texts and pictures")
     parts, unread = readable_parts(wire.prompt, sees)
-    options = ChatOptions(images=wire.images or "left_out", unread=unread)
+    options = f.ChatOptions(images=wire.images or "left_out", unread=unread)
     refuse_unread(options, unread, why_left_out([wire.prompt]) if sees else TEXT_ONLY)
     text = "".join(part.text or "" for part in parts)
-    has_pictures = any(part.type in PICTURES for part in parts)
+    has_pictures = any(part.type in f.PICTURES for part in parts)
     if not (text or has_pictures):
         raise wrong("prompt", fields.WORDS["generate"]["prompt"])
     return {"prompt": text, "parts": parts if has_pictures else (), "chat": options}
 
 
-def conversation(wire: Any, limits: Limits) -> tuple[tuple[ChatMessage, ...], ChatOptions]:
+def conversation(wire: Any, limits: Limits) -> tuple[tuple[f.ChatMessage, ...], f.ChatOptions]:
     """Return the messages and their options.  Raises ``ProtocolError``."""
     sees = limits.max_picture_bytes > 0
     messages, unread = chat.checked_messages(wire.messages, limits.n_ctx, sees)
@@ -160,9 +168,9 @@ def conversation(wire: Any, limits: Limits) -> tuple[tuple[ChatMessage, ...], Ch
     return messages, options
 
 
-def refuse_unread(options: ChatOptions, unread: Iterable[str], why: str) -> None:
+def refuse_unread(options: f.ChatOptions, unread: Iterable[str], why: str) -> None:
     """Raise ``E_PROTO_003`` where a picture is left out and the client wants to hear of it."""
-    if options.images == "refuse" and any(kind in PICTURES for kind in unread):
+    if options.images == "refuse" and any(kind in f.PICTURES for kind in unread):
         text = f'"images" is "refuse", and a picture would be left out: {why}'
         raise ProtocolError(E_PROTO_003, text)
 
@@ -177,7 +185,7 @@ def cap(what: str, size: int, limits: Limits) -> None:
 def _logit_bias(raw: msgspec.Raw) -> tuple[tuple[int, float], ...]:
     words = fields.WORDS["generate"]["logit_bias"]
     data = bytes(raw)
-    if data == _NULL:
+    if data == f.NULL:
         return ()
     if len(data) > settings.MAX_LOGIT_BIAS_BYTES:
         text = f'"logit_bias" must be {words}, in at most {settings.MAX_LOGIT_BIAS_BYTES} bytes'
@@ -195,7 +203,7 @@ def _logit_bias(raw: msgspec.Raw) -> tuple[tuple[int, float], ...]:
 def _metadata(raw: msgspec.Raw) -> msgspec.Raw | None:
     """A copy; its JSON was checked with the rest of the message."""
     data = bytes(raw)
-    if data == _NULL:
+    if data == f.NULL:
         return None
     if len(data) > fields.MAX_METADATA_BYTES:
         words = fields.WORDS["generate"]["metadata"]

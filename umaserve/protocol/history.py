@@ -114,11 +114,8 @@ def pictures_of(message: Generate) -> list[ContentPart]:
 def why_left_out(contents: Iterable[Content]) -> str:
     """Reason that the first picture without data has none."""
     parts = (part for content in contents if isinstance(content, list) for part in content)
-    return next((_why(part) for part in parts if part.type in PICTURES and not part.data), NO_DATA)
-
-
-def _why(part: ContentPart) -> str:
-    return part.why or NO_DATA
+    unread = (part for part in parts if part.type in PICTURES and not part.data)
+    return next((part.why or NO_DATA for part in unread), NO_DATA)
 
 
 def left_out(part: ContentPart, why: str) -> ContentPart:
@@ -137,7 +134,7 @@ def _readable(message: ChatMessage, unread: list[str], sees: bool) -> ChatMessag
     calls: list[ToolCall] | None = None
     if message.tool_calls:
         calls = [_call(c) for c in message.tool_calls if _is_call(c)]
-        others = [_short(c.type) for c in message.tool_calls if not _is_call(c)]
+        others = [c.type[:MAX_TYPE_CHARS] for c in message.tool_calls if not _is_call(c)]
         if others:
             unread += others
             content = [*_parts(content), *(_text(CALL.format(kind)) for kind in others)]
@@ -147,7 +144,7 @@ def _readable(message: ChatMessage, unread: list[str], sees: bool) -> ChatMessag
 
 
 def _of_unknown(message: ChatMessage, unread: list[str], sees: bool) -> ChatMessage:
-    role = _short(message.role)
+    role = message.role[:MAX_TYPE_CHARS]
     unread.append(role)
     said = _readable(message, unread, sees).content
     return ChatMessage("user", [_text(ROLE.format(role)), *_parts(said)])
@@ -160,9 +157,9 @@ def _content(content: Content, unread: list[str], sees: bool) -> Content:
     for part in content:
         if part.type in PICTURES:
             if not (sees and part.data):
-                part = _left_out(part, _why(part) if sees else TEXT_ONLY, unread)
+                part = _left_out(part, (part.why or NO_DATA) if sees else TEXT_ONLY, unread)
         elif part.type != "text":
-            kind = _short(part.type)
+            kind = part.type[:MAX_TYPE_CHARS]
             unread.append(kind)
             part = _text(PART.format(kind))
         found.append(part)
@@ -201,7 +198,3 @@ def _parts(content: Content) -> list[ContentPart]:
 
 def _text(text: str) -> ContentPart:
     return ContentPart("text", text)
-
-
-def _short(kind: str) -> str:
-    return kind[:MAX_TYPE_CHARS]

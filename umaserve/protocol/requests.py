@@ -14,11 +14,11 @@ import msgspec
 from umaserve.protocol import mistakes
 from umaserve.protocol.admin import admin
 from umaserve.protocol.errors import ProtocolError
-from umaserve.protocol.generate import generate
-from umaserve.protocol.limits import Limits
+from umaserve.protocol.generate import Limits, generate
 from umaserve.protocol.messages import Message
 from umaserve.protocol.mistakes import wrong
 from umaserve.protocol.tables import fields
+from umaserve.protocol.tables.chat_fields import NULL
 from umaserve.protocol.tables.field import struct_of
 
 
@@ -27,7 +27,6 @@ class _Head(msgspec.Struct):
     event: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_NULL = b"null"
 _WORD_BYTES = 256
 _decode_any = msgspec.json.Decoder().decode
 _decode_head = msgspec.json.Decoder(_Head).decode
@@ -89,7 +88,7 @@ def _kind(body: bytes) -> str:
 def _word(raw: msgspec.Raw) -> Any:
     """The value; ``...`` where it is none that a word can be."""
     data = bytes(raw)
-    if data == _NULL:
+    if data == NULL:
         return None
     try:
         return _decode_any(data) if len(data) <= _WORD_BYTES else ...

@@ -26,8 +26,7 @@ _SAME = (
 # what the daemon has not, as a server says it that does not use it
 _ABSENT: dict[str, Any] = {
     "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "top_n_sigma": -1.0,
-    "adaptive_target": -1.0,
-    "adaptive_decay": 0.9, "n_discard": 0, "min_keep": 0, "grammar": "",
+    "adaptive_target": -1.0, "adaptive_decay": 0.9, "n_discard": 0, "min_keep": 0, "grammar": "",
 }  # fmt: skip
 
 

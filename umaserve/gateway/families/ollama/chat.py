@@ -14,7 +14,6 @@ from starlette.responses import Response
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.daemon.refusal import Refusal, encode, not_there, ollama_error, wrong
 from umaserve.gateway.families.anthropic.shapes import input_of
-from umaserve.gateway.families.ollama.history import as_openai
 from umaserve.gateway.translate import schemas as s
 from umaserve.gateway.translate.answers.answering import Translator, answer, json_response
 from umaserve.gateway.translate.answers.parts import Answer, Pieces, answer_of, unread_field
@@ -30,7 +29,7 @@ from umaserve.gateway.translate.body import (
 from umaserve.gateway.translate.caller import caller_fields
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.gap import with_gap
-from umaserve.gateway.translate.messages import conversation_fields, effort
+from umaserve.gateway.translate.messages import content_of, conversation_fields, effort, parts_of
 from umaserve.gateway.translate.model import loaded_model, read_named
 from umaserve.gateway.translate.pictures import text_part, with_data
 from umaserve.gateway.translate.sampling import OWN, most_tokens, settings_fields
@@ -49,7 +48,7 @@ async def chat(request: Request) -> Response:
     asked = objects_of(body, "messages")
     if not asked:
         return await _loaded_only(body, "message")
-    message: dict[str, Any] = {"messages": [as_openai(each) for each in asked], "deltas": True}
+    message: dict[str, Any] = {"messages": [_as_openai(each) for each in asked], "deltas": True}
     tools = list_of(body, "tools")
     if tools:
         message["tools"] = tools
@@ -76,9 +75,37 @@ async def generate(request: Request) -> Response:
         message = {"prompt": [*pictures, text_part(prompt)] if pictures else prompt}
     else:
         start = [{"role": "system", "content": system}] if system else []
-        asked = as_openai({"role": "user", "content": prompt, "images": body.get("images")})
+        asked = _as_openai({"role": "user", "content": prompt, "images": body.get("images")})
         message = {"messages": [*start, asked], "deltas": True}
     return await _answer(request, body, message, "response")
+
+
+def _as_openai(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in OpenAI's form.  Raises ``Refusal``."""
+    content = content_of(message.get("content"), "messages[].content")
+    images = list_of(message, "images")
+    if images:
+        content = [*parts_of(content), *(with_data("image", each) for each in images)]
+    found: dict[str, Any] = {"role": message.get("role"), "content": content}
+    if message.get("thinking"):
+        found["reasoning_content"] = message["thinking"]
+    calls = objects_of(message, "tool_calls")
+    if calls:
+        found["tool_calls"] = [_call(number, call) for number, call in enumerate(calls)]
+    if message.get("tool_name"):
+        found["name"] = message["tool_name"]
+    if message.get("tool_call_id"):
+        found["tool_call_id"] = message["tool_call_id"]
+    return found
+
+
+def _call(number: int, call: dict[str, Any]) -> dict[str, Any]:
+    function = object_of(call, "function")
+    return {
+        "id": str(call.get("id") or f"call_{number}"),
+        "type": "function",
+        "function": {"name": function.get("name"), "arguments": function.get("arguments")},
+    }
 
 
 async def _answer(

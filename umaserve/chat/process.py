@@ -49,8 +49,7 @@ class ChatProcess:
         except BaseException:
             ours.close()
             raise
-        ours.setblocking(False)
-        self._socket = ours
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
     @property
     def pid(self) -> int:
@@ -64,7 +63,10 @@ class ChatProcess:
         """The answer's JSON.  Raises ``ProcessEnded``, or ``ValueError`` for no frame."""
         self.is_between = False
         await self.wait_ready()
-        await self._send(len(question).to_bytes(4, "little") + question)
+        try:
+            await self._stream.send_all(len(question).to_bytes(4, "little") + question)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise ProcessEnded from None
         answer = await self._read_frame()
         self.is_between = True
         return answer
@@ -83,7 +85,7 @@ class ChatProcess:
 
     def close(self) -> None:
         """It leaves by itself where it has nothing to do."""
-        self._socket.close()
+        self._stream.socket.close()
 
     async def end(self) -> str:
         """Returns when it is gone, and says how it ended."""
@@ -104,25 +106,12 @@ class ChatProcess:
             raise ValueError(f"its answer has {size} bytes")
         return await self._receive(size)
 
-    async def _send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[self._socket.send(view) :]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-            except OSError:
-                raise ProcessEnded from None
-
     async def _receive(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            await trio.lowlevel.wait_readable(self._socket)
             try:
-                part = self._socket.recv(min(size - len(data), _CHUNK_BYTES))
-            except BlockingIOError:
-                continue
-            except OSError:
+                part = await self._stream.receive_some(min(size - len(data), _CHUNK_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
                 part = b""
             if not part:
                 raise ProcessEnded

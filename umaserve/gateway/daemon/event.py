@@ -14,7 +14,7 @@ class Head(msgspec.Struct):
     id: str | None = None
 
 
-class Event(msgspec.Struct):
+class Event(msgspec.Struct, omit_defaults=True):
     """Frame of the daemon.  For requests, ``event`` is one of ``OF_REQUESTS``.
 
     ``message`` is the text of an error, or the whole message at the end of a chat with tools.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -185,13 +186,9 @@ class Events(Translator):
 
 def as_told(event: Event, id: str | None) -> dict[str, Any]:
     """The fields that the daemon has sent; the ``id`` is the client's own."""
-    empty = Event()
-    told: dict[str, Any] = {} if id is None else {"id": id}
-    told["event"] = event.event
-    for name, theirs in zip(Event.__struct_fields__, Event.__struct_encode_fields__, strict=True):
-        value = getattr(event, name)
-        if name not in ("id", "event") and value != getattr(empty, name):
-            told[theirs] = value
+    fields = to_builtins(event)
+    fields.pop("id", None)
+    told: dict[str, Any] = fields if id is None else {"id": id, **fields}
     if event.event == "token":
         told.setdefault("text", "")
     return told

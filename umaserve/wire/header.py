@@ -14,7 +14,6 @@ W = TypeVar("W", bound="Words")
 # what ``Header.busy`` says
 BUSY_IDLE = 0
 BUSY_DECODE = 1
-BUSY_TOKENIZE = 2
 
 HEADER_BYTES = 4096
 TICK_RING = 1024  # newest ticks kept, for quantiles and traces

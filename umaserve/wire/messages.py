@@ -13,33 +13,11 @@ from __future__ import annotations
 
 import msgspec
 
-from umaserve.chat.questions import Thoughts as Thoughts
 from umaserve.texts import path_of, printable_in, sendable_path
-from umaserve.wire.requests import GRAMMAR as GRAMMAR
-from umaserve.wire.requests import NO_TOKENS as NO_TOKENS
-from umaserve.wire.requests import NOTHING as NOTHING
-from umaserve.wire.requests import REGEX as REGEX
-from umaserve.wire.requests import SCHEMA as SCHEMA
-from umaserve.wire.requests import Budget as Budget
-from umaserve.wire.requests import Cancel as Cancel
-from umaserve.wire.requests import Constraint as Constraint
-from umaserve.wire.requests import Failed as Failed
-from umaserve.wire.requests import Picture as Picture
-from umaserve.wire.requests import PromptLogprobs as PromptLogprobs
-from umaserve.wire.requests import Rejected as Rejected
-from umaserve.wire.requests import Release as Release
-from umaserve.wire.requests import Run as Run
-from umaserve.wire.requests import Sampling as Sampling
-from umaserve.wire.requests import SetLane as SetLane
-from umaserve.wire.requests import Shift as Shift
-from umaserve.wire.requests import Submit as Submit
-from umaserve.wire.start import Adapter as Adapter
-from umaserve.wire.start import LoadFailed as LoadFailed
-from umaserve.wire.start import LoadProgress as LoadProgress
-from umaserve.wire.start import Ready as Ready
-from umaserve.wire.start import Start as Start
-from umaserve.wire.start import Threads as Threads
-from umaserve.wire.start import positions_of_one as positions_of_one
+from umaserve.wire import requests as r
+from umaserve.wire import start as s
+from umaserve.wire.requests import *  # noqa: F403 - all messages have their names here
+from umaserve.wire.start import *  # noqa: F403
 from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
 from umaserve.wire.states import LANE_INTERACTIVE as LANE_INTERACTIVE
 
@@ -189,12 +167,12 @@ class Log(msgspec.Struct, tag="log"):
 
 
 ToEngine = (
-    Start | Submit | Cancel | SetLane | GiveWay | Shift | Release | Tokenize | Embed | Forget
-    | AskCache | Shutdown
+    s.Start | r.Submit | r.Cancel | r.SetLane | GiveWay | r.Shift | r.Release | Tokenize | Embed
+    | Forget | AskCache | Shutdown
 )  # fmt: skip
 ToFront = (
-    LoadProgress | Ready | Threads | LoadFailed | Rejected | Failed | Tokens | Embedded
-    | CacheReport | PromptLogprobs | Log
+    s.LoadProgress | s.Ready | s.Threads | s.LoadFailed | r.Rejected | r.Failed | Tokens
+    | Embedded | CacheReport | r.PromptLogprobs | Log
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -212,7 +190,7 @@ def encode(message: ToEngine | ToFront) -> bytes:
         body = _encoder.encode(message)
     except UnicodeEncodeError:
         texts = {k: printable_in(v) for k, v in msgspec.structs.asdict(message).items()}
-        if isinstance(message, Start):
+        if isinstance(message, s.Start):
             texts["model_path"] = sendable_path(message.model_path)
         body = _encoder.encode(type(message)(**texts))
     return len(body).to_bytes(4, "little") + body
@@ -243,7 +221,7 @@ class Channel:
                 start = end
                 continue
             message = self._decode(bytes(buffer[start + 4 : end]))
-            if isinstance(message, Start):
+            if isinstance(message, s.Start):
                 path = path_of(message.model_path)
                 message = msgspec.structs.replace(message, model_path=path)
             out.append(message)

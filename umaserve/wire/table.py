@@ -23,29 +23,11 @@ from typing import Annotated, get_type_hints
 
 import numpy as np
 
-from umaserve.wire.header import (
-    ABORT_AT,
-    HEADER_BYTES,
-    TICK_ROW,
-    AbortWords,
-    Header,
-)
+from umaserve.wire.header import ABORT_AT, HEADER_BYTES, TICK_RING, TICK_ROW, AbortWords, Header
 from umaserve.wire.header import BUSY_DECODE as BUSY_DECODE
 from umaserve.wire.header import BUSY_IDLE as BUSY_IDLE
-from umaserve.wire.header import BUSY_TOKENIZE as BUSY_TOKENIZE
-from umaserve.wire.header import TICK_RING as TICK_RING
-from umaserve.wire.states import APART as APART
-from umaserve.wire.states import AUTO as AUTO
-from umaserve.wire.states import AUTO_NEW as AUTO_NEW
-from umaserve.wire.states import AUTO_SUNK as AUTO_SUNK
-from umaserve.wire.states import DONE as DONE
-from umaserve.wire.states import FREE as FREE
-from umaserve.wire.states import FULL as FULL
-from umaserve.wire.states import LABELLED as LABELLED
-from umaserve.wire.states import LANE_BACKGROUND as LANE_BACKGROUND
-from umaserve.wire.states import RUNNING as RUNNING
-from umaserve.wire.states import SUSPECT as SUSPECT
-from umaserve.wire.states import WAITING as WAITING
+from umaserve.wire.states import *  # noqa: F403 - states of rows are words of the table
+from umaserve.wire.states import WAITING
 
 # reason of a row that is DONE or FULL
 REASON_NONE = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from umaserve.gateway.daemon.event import Event
 from umaserve.gateway.families.openai.items import Tools, text_of_call
-from umaserve.gateway.translate.answers.parts import Answer, Call, Piece
+from umaserve.gateway.translate.answers.parts import Call, Piece
 
 Told = dict[str, Any]
 
@@ -142,16 +142,10 @@ class Output:
 
 def message_of(output: Output) -> list[Told]:
     """The items as a message of a chat, to be kept; a cut call is none of it."""
-    answer, calls = Answer(), []
-    for item in output.items:
-        match item["type"]:
-            case "message":
-                answer.text += item["content"][0]["text"]
-            case "reasoning":
-                answer.reasoning += item["content"][0]["text"]
-            case _ if item["status"] == "completed":
-                calls.append(item)
-    return [{"type": "message", "role": "assistant", "content": answer.text}, *calls]
+    said = [item["content"][0]["text"] for item in output.items if item["type"] == "message"]
+    called = (item for item in output.items if item["type"] not in ("message", "reasoning"))
+    calls = [item for item in called if item["status"] == "completed"]
+    return [{"type": "message", "role": "assistant", "content": "".join(said)}, *calls]
 
 
 def _new(prefix: str) -> str:

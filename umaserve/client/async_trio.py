@@ -134,7 +134,7 @@ class TrioClient:
         return bool(answer.get("found"))
 
     async def info(self, model: str | None = None) -> dict[str, Any]:
-        """What the daemon tells of itself and of a model, as `Client.info`."""
+        """Facts about the daemon and a model, as `Client.info` returns them."""
         return (await self._ask({"type": "info", "model": model}))["info"]
 
     async def models(self) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def connect(path: str, timeout: float | None = None) -> socket.socket:
 
 
 def connected(path: str, timeout: float | None) -> socket.socket:
-    """A blocking socket that somebody at ``path`` takes.  Raises ``OSError``."""
+    """A blocking socket, connected to the daemon at ``path``.  Raises ``OSError``."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     until_s = time.monotonic() + (CROWDED_S if timeout is None else min(timeout, CROWDED_S))
     try:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 async def read_object(request: Request) -> dict[str, Any]:
     """The body.  Raises ``Refusal`` where it is no JSON object, or does not come in time."""
-    body = await _read(request)
+    body = await read_json(request)
     if not isinstance(body, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
     name = body.get("model")
@@ -29,15 +29,8 @@ async def read_object(request: Request) -> dict[str, Any]:
     return body
 
 
-async def read_list(request: Request) -> list[Any]:
-    """The body.  Raises ``Refusal`` where it is no JSON array."""
-    body = await _read(request)
-    if not isinstance(body, list):
-        raise Refusal(400, "invalid_json", "the body must be a JSON array")
-    return body
-
-
-async def _read(request: Request) -> Any:
+async def read_json(request: Request) -> Any:
+    """The body.  Raises ``Refusal`` where it is no JSON."""
     data = await request.body()
     try:
         return decode_any(data.removeprefix(codecs.BOM_UTF8))

@@ -15,7 +15,7 @@ from umaserve.gateway.daemon.link import MODEL, link_of, with_model
 from umaserve.gateway.daemon.refusal import Refusal, encode, wrong
 from umaserve.gateway.families.llama_server.shapes import settings
 from umaserve.gateway.translate.answers.answering import json_response
-from umaserve.gateway.translate.body import flag_of, list_of, read_list, read_object, text_of
+from umaserve.gateway.translate.body import flag_of, list_of, read_json, read_object, text_of
 from umaserve.gateway.translate.caller import own_rows, require_admin
 from umaserve.gateway.translate.endpoint import Endpoint
 from umaserve.gateway.translate.messages import chat_fields, chat_messages
@@ -146,7 +146,9 @@ async def lora_adapters(request: Request) -> Response:
 async def set_lora_adapters(request: Request) -> Response:
     """Change the scales of requests that name none; an adapter that is not named is off."""
     require_admin(request, "changing the adapters of all requests")
-    scales = await read_list(request)
+    scales = await read_json(request)
+    if not isinstance(scales, list):
+        raise Refusal(400, "invalid_json", "the body must be a JSON array")
     MODEL.set(request.query_params.get("model", "")[:MAX_PATH_BYTES])
     await link_of(request).ask(with_model({"type": "adapters", "lora": scales}), None)
     return json_response({"success": True})

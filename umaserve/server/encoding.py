@@ -29,7 +29,7 @@ from umaserve.server.overview import Watched
 from umaserve.server.requests.roles import EMBED, RERANK, why_not
 from umaserve.server.requests.service import Service
 from umaserve.server.text_answers import TextAnswers, program_asking
-from umaserve.wire.messages import Embedded, Ready
+from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
@@ -83,7 +83,7 @@ class Encoding:
         more = {"usage": usage, "model": service.label}
         connection.send(admin_event("ranking", message.id, results=results, **more))
 
-    async def _model(self, message: Embed | Rerank, role: str) -> tuple[Service, Ready, str]:
+    async def _model(self, message: Embed | Rerank, role: str) -> tuple[Service, m.Ready, str]:
         """The model that a message names, or the role's, once it is loaded; and its path."""
         services = self._daemon.sessions.services
         service = services.find(message.model, role, message.key)
@@ -99,16 +99,18 @@ class Encoding:
         program: int,
         texts: Sequence[str | list[int]],
         message: Embed | Rerank,
-    ) -> AsyncIterator[Embedded]:
+    ) -> AsyncIterator[m.Embedded]:
         query = message.query if isinstance(message, Rerank) else None
         _, ready = await self._asking.ready_engine(service)
         questions = self._of_generators if ready.generates else self._of_encoders
         group: list[str | list[int]] = []
 
-        async def ask(engine: EngineHandle) -> Embedded | None:
+        async def ask(engine: EngineHandle) -> m.Embedded | None:
             if engine.start.model_path != path:  # vectors of two models would be mixed up
                 raise ProtocolError(E_MODEL_001, "the model was changed meanwhile; ask again")
-            return await engine.asked.embed(group, query, message.truncate)
+            return await engine.asked.ask(
+                lambda ref: m.Embed(ref, group, query, message.truncate), m.Embedded
+            )
 
         at = 0
         for group in _groups(texts, 1 if ready.generates else GROUP_TEXTS, len(query or "")):

@@ -37,7 +37,7 @@ from umaserve.server.requests.client import sharer_of
 from umaserve.server.requests.conversations.layer import Outcome
 from umaserve.server.requests.queue.turns import Asker
 from umaserve.server.requests.service import Service
-from umaserve.wire.messages import Ready
+from umaserve.wire import messages as m
 
 if TYPE_CHECKING:
     from umaserve.server.clients.connection import Connection
@@ -61,13 +61,15 @@ class TextAnswers:
         self._caches = defaultdict[int, Questions](lambda: Questions("looked up"))
 
     async def tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
+        def asked(ref: int) -> m.Tokenize:
+            first, *more = message.texts
+            return m.Tokenize(ref, first, message.add_special, message.parse_special, more)
+
         answer = await self.by_engine(
             self._service(message, message.role),
             self._questions,
             program_asking(connection, message),
-            lambda engine: engine.asked.tokenize(
-                message.texts, message.add_special, message.parse_special
-            ),
+            lambda engine: engine.asked.ask(asked, m.Tokens),
         )
         if answer.error:
             raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
@@ -137,7 +139,7 @@ class TextAnswers:
 
     async def cache(self, connection: Connection, message: AskCache) -> None:
         async def ask(engine: EngineHandle) -> dict[str, Any] | None:
-            report = await engine.asked.cache()
+            report = await engine.asked.ask(m.AskCache, m.CacheReport)
             if report is None:
                 return None
             return cache_report(report, engine.pieces.spelled, engine.app_of)
@@ -150,7 +152,7 @@ class TextAnswers:
         """The model that a message names; else the first of the ``role``, or the default."""
         return self._daemon.sessions.services.find(message.model, role, message.key)
 
-    async def ready_engine(self, service: Service) -> tuple[EngineHandle, Ready]:
+    async def ready_engine(self, service: Service) -> tuple[EngineHandle, m.Ready]:
         """The engine that serves a model, once it is ready, or the next one where it ends before.
 
         Raises ``ProtocolError``.

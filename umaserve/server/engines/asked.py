@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import trio
 
 from umaserve.wire import messages as m
 
 Answer = m.Tokens | m.Embedded | m.CacheReport
+Kind = TypeVar("Kind", m.Tokens, m.Embedded, m.CacheReport)
 
 
 @dataclass(eq=False)
@@ -38,46 +40,12 @@ class EngineQuestions:
         """Whether somebody waits for an answer."""
         return bool(self._asked)
 
-    async def tokenize(
-        self, texts: Sequence[str], add_special: bool, parse_special: bool
-    ) -> m.Tokens | None:
-        """Token ids of ``texts``; ``None`` when the engine ends first.
+    async def ask(self, message: Callable[[int], m.ToEngine], kind: type[Kind]) -> Kind | None:
+        """Send the message made for a new ref and return its answer, which is of ``kind``.
 
-        A caller that stops waiting takes the question back.  Raises ``TextFault`` where one of the
-        texts was being tokenised as the engine ended.
+        Return ``None`` when the engine ends first.  A caller that stops waiting takes the question
+        back.  Raise ``TextFault`` where one of its texts was being tokenised as the engine ended.
         """
-        first, *more = texts
-        answer = await self._ask(
-            lambda ref: m.Tokenize(ref, first, add_special, parse_special, more), forget=m.Forget
-        )
-        assert answer is None or isinstance(answer, m.Tokens)
-        return answer
-
-    async def embed(
-        self, texts: list[str | list[int]], query: str | None, truncate: bool
-    ) -> m.Embedded | None:
-        """Vectors of texts or of token ids, or scores for a query; ``None`` when the engine ends
-        first.
-
-        Whoever stops waiting takes the question back.  Raises ``TextFault`` as `tokenize` does.
-        """
-        answer = await self._ask(
-            lambda ref: m.Embed(ref, texts, query, truncate), forget=m.Forget
-        )
-        assert answer is None or isinstance(answer, m.Embedded)
-        return answer
-
-    async def cache(self) -> m.CacheReport | None:
-        """Ask for the contents of its prefix cache; ``None`` when the engine ends first."""
-        answer = await self._ask(m.AskCache)
-        assert answer is None or isinstance(answer, m.CacheReport)
-        return answer
-
-    async def _ask(
-        self,
-        message: Callable[[int], m.ToEngine],
-        forget: Callable[[int], m.ToEngine] | None = None,
-    ) -> Answer | None:
         if self._is_over:
             return None
         ref, self._next_ref = self._next_ref, self._next_ref + 1
@@ -86,13 +54,13 @@ class EngineQuestions:
         try:
             await question.done.wait()
         except trio.Cancelled:
-            if forget is not None:
-                self._send(forget(ref))
+            self._send(m.Forget(ref))
             raise
         finally:
             self._asked.pop(ref, None)
         if question.fault:
             raise TextFault(question.fault)
+        assert question.answer is None or isinstance(question.answer, kind)
         return question.answer
 
     def answered(self, answer: Answer) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from umaserve.protocol.frames import FrameDecoder, frame
-from umaserve.server.clients.outbox import Outbox
+from umaserve.server.engines.outbox import Outbox
 
 LIMIT = 50_000
 

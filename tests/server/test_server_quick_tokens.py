@@ -20,8 +20,8 @@ import trio
 from tests.support.fake_engine import answer
 from tests.support.server_harness import DaemonProcess
 from umaserve.protocol import Limits, parse_message
-from umaserve.server.clients.outbox import Outbox
 from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.engines.outbox import Outbox
 from umaserve.server.main import SWITCH_S
 from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.meters.meters import Meters

@@ -29,7 +29,7 @@ from umaserve.protocol import (
 )
 from umaserve.server.clients.event_frames import EventFrames
 from umaserve.server.clients.intake import READ_BYTES, Intake, Taken, discard, receive
-from umaserve.server.clients.outbox import Outbox
+from umaserve.server.engines.outbox import Outbox
 from umaserve.server.log.lines import trace
 from umaserve.system.peer import Peer
 

@@ -22,7 +22,7 @@ from umaserve.protocol import (
     progress_event,
     prompt_logprobs_event,
 )
-from umaserve.server.clients.outbox import Outbox
+from umaserve.server.engines.outbox import Outbox
 from umaserve.server.requests.request import LANE_NAMES, Request
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -27,10 +28,10 @@ from umaserve.models.identity import ModelIdentity
 from umaserve.server.engines import blame
 from umaserve.server.engines.asked import EngineQuestions
 from umaserve.server.engines.awake import resumed_ns
-from umaserve.server.engines.control import ControlSender
 from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.engines.exit import EngineExit, LastWords
 from umaserve.server.engines.loop_lock import LoopLock
+from umaserve.server.engines.outbox import Outbox
 from umaserve.server.engines.pulse import EnginePulse
 from umaserve.server.engines.start.process import read_lines, reap, spawn, wait_exit
 from umaserve.server.log.lines import trace
@@ -113,7 +114,7 @@ class EngineHandle:
         self._why = ""
         self._load_failed = ""
         self._last_words = LastWords()
-        self._sender = ControlSender()
+        self._outbox: Outbox | None = None  # of `_control`
         self.asked = EngineQuestions(self.send)
         self._stirred = trio.Event()  # something was sent
         self._last_message_ns = self._killed_ns = 0
@@ -155,16 +156,12 @@ class EngineHandle:
         if isinstance(message, m.Submit | m.SetLane | m.Cancel) and message.is_urgent:
             # a chunk of prompts in flight may be given up for it
             self.table.abort.urgent += 1
-        self._sender.send(data)
+        self._put(data)
 
-    def send_along(self, message: m.ToEngine) -> None:
-        """Queue a message that can wait for the next one, or for half a second at most.
-
-        The engine stops between two ticks for what comes, however little it is.
-        """
-        self._sender.send_along(m.encode(message))
-        self._pulse.sent(time.monotonic_ns())
-        self._stirred.set()
+    def _put(self, data: bytes) -> None:
+        if self._outbox is not None:
+            self._outbox.put(data)
+            self._outbox.flush()
 
     def _computes_prompt_of(self, serial: int) -> bool:
         """Whether a tick is under way with this prompt in it, and may be given up."""
@@ -176,8 +173,8 @@ class EngineHandle:
 
     def nudge(self) -> None:
         """End the engine's sleep with an empty message; it looks out for a real one for a while."""
-        if self.ready is not None:
-            self._sender.nudge()
+        if self.ready is not None and self._outbox is not None and self._outbox.empty.is_set():
+            self._put(m.NUDGE)
 
     def note_app(self, serial: int, app: str) -> None:
         """Remember for a while whose request this was, which is over."""
@@ -246,14 +243,14 @@ class EngineHandle:
             process, control, self.table, self._fds = spawn(self._command, self.start)
         self._process, self._control, self.pid = process, control, process.pid
         self._piece_fd, wake, stderr = self._fds
-        self._sender.open(control)
-        self._sender.send(m.encode(self.start))
+        self._outbox = Outbox(control, sys.maxsize)
+        self._put(m.encode(self.start))
         async with trio.open_nursery() as nursery:
             eofs = [trio.Event() for _ in range(3)]
             nursery.start_soon(self._read_control, eofs[0])
             nursery.start_soon(self._read_wake, wake, eofs[1])
             nursery.start_soon(read_lines, stderr, self._keep_line, eofs[2])
-            nursery.start_soon(self._sender.run)
+            nursery.start_soon(self._outbox.run)
             nursery.start_soon(self._watch)
             await wait_exit(process)
             with trio.move_on_after(1.0):  # what it said last is still in the pipes
@@ -286,7 +283,7 @@ class EngineHandle:
                 status = -signal.SIGKILL
         else:
             status = 1
-        self._sender.close()
+        self._outbox = None
         if self._control is not None:
             self._control.close()
         for fd in self._fds:
@@ -397,7 +394,6 @@ class EngineHandle:
             await self._next_look()
             if self.requests:
                 self._awake()
-            self._sender.send(b"")
             now_ns = time.monotonic_ns()
             if self._killed_ns:
                 if now_ns - self._killed_ns > UNKILLABLE_S * 1e9:

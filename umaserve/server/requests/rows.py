@@ -168,9 +168,7 @@ class Rows:
         assert engine is not None
         request.leave_row()
         if release:
-            # the cells of a row that is full wait for it
-            send = engine.send if request.message.context_shift else engine.send_along
-            send(m.Release(request.serial, slot))
+            engine.send(m.Release(request.serial, slot))
         engine.requests.pop(request.serial, None)
         engine.note_app(request.serial, request.app)
         engine.free_slots.append(slot)

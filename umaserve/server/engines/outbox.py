@@ -1,4 +1,4 @@
-"""Frames on their way to one client: bounded, sent at once where the socket takes them."""
+"""Frames on their way to a client or an engine: sent at once where the socket takes them."""
 
 from __future__ import annotations
 

@@ -42,8 +42,9 @@ class Sink:
         self.sends: list[int] = []  # tokens there were when each was made
         self.takes = True
 
-    def token(self, request: Request, text: str, token: int, rated: Any) -> None:
-        self.tokens.append((request.id, text))
+    def put(self, frame: bytes) -> None:
+        event = json.loads(frame[4:])
+        self.tokens.append((event["id"], event["text"]))
 
     def send_now(self) -> bool:
         self.sends.append(len(self.tokens))

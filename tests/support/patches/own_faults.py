@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.server.clients.connection import Connection
 from umaserve.server.figures.scorecard import Scorecard
-from umaserve.server.requests import rows
+from umaserve.server.requests import ends, rows
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request
 
@@ -48,12 +47,13 @@ def own_faults() -> None:
             request.assembler.push = pushing  # type: ignore[method-assign]
         if request.id.startswith("bad-rest"):
             request.assembler.finish = _boom  # type: ignore[method-assign]
+        if request.id.startswith("bad-token"):
+            request.encode = _boom  # type: ignore[assignment]
         return request
 
     Request.create = creating  # type: ignore[method-assign, assignment]
     rows.submission = _boom_for("bad-submit", rows.submission, 0)
-    Connection.token = _boom_for("bad-token", Connection.token, 1)  # type: ignore[method-assign]
-    Connection.end = _boom_for("bad-end", Connection.end, 1)  # type: ignore[method-assign]
+    ends._put_end = _boom_for("bad-end", ends._put_end, 0)
     Meters.sent = _boom_for("bad-count", Meters.sent, 1)  # type: ignore[method-assign]
 
     read_ticks = Meters.read_ticks

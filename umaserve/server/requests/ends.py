@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from umaserve.chat.questions import Parsed
-from umaserve.protocol import E_RUNTIME_001, ProtocolError
+from umaserve.protocol import (
+    E_RUNTIME_001,
+    Ending,
+    ProtocolError,
+    Timings,
+    eos_event,
+    error_event,
+)
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.meters.meters import Meters
@@ -65,7 +72,7 @@ class Ends:
         try:
             if isinstance(outcome, ProtocolError):
                 self._meters.error(outcome.code, outcome.message, request.id, request.sink)
-                request.sink.error(request, outcome.code, outcome.message, final=False)
+                _put_error(request, outcome.code, outcome.message)
                 self._say(request, "error")
             else:
                 calls = reason == "stop" and outcome.calls
@@ -80,7 +87,7 @@ class Ends:
     def _say(self, request: Request, reason: str, message: Any = None) -> None:
         timings = request.timings(request.ended_ns)
         self._meters.recent_requests.add(request, reason, timings)
-        request.sink.end(request, reason, request.usage(), timings, message)
+        _put_end(request, reason, timings, message)
 
     def end(self, request: Request, reason: str) -> None:
         """It has ended, and has no row any more."""
@@ -109,7 +116,9 @@ class Ends:
         begun = request.prompt_ids is not None
         if not request.told:
             tell_rest(request)
-            request.sink.error(request, code, message, final=not begun)
+            if not begun:
+                request.sink.over(request)
+            _put_error(request, code, message)
             if not begun:
                 request.answered(Answer.TOLD)
 
@@ -167,14 +176,41 @@ class Ends:
             return
         if request.reply is not None:
             request.reply.drop()
-        begun = request.prompt_ids is not None
-        request.sink.error(request, E_RUNTIME_001, text, final=not begun)
-        if begun:
-            timings = request.timings(time.monotonic_ns())
-            request.sink.end(request, "error", request.usage(), timings)
+        request.sink.over(request)
+        _put_error(request, E_RUNTIME_001, text)
+        if request.prompt_ids is not None:
+            _put_end(request, "error", request.timings(time.monotonic_ns()))
         request.sink.flush()
 
     def _remove(self, request: Request) -> None:
         if request.reply is not None:
             request.reply.drop()
         self.registry.remove(request)
+
+
+def _put_error(request: Request, code: str, message: str) -> None:
+    request.sink.put(error_event(request.id, code, message, request.overflow))
+
+
+def _put_end(request: Request, reason: str, timings: Timings, message: Any = None) -> None:
+    """Put the last event; ``message`` is what the text was parsed to, where that is wanted."""
+    request.sink.over(request)
+    asked = request.message
+    is_said = reason in ("stop", "tool_calls")
+    stop = request.stop if is_said else None
+    ending = Ending(
+        reason=reason,
+        stop=stop,
+        stop_token=request.end_token if is_said and stop is None else None,
+        text=None if asked.stream else "".join(request.parts),
+        tokens=request.tokens if asked.return_tokens and not asked.stream else None,
+        logprobs=None if asked.stream or request.sampling.logprobs < 0 else request.logprobs,
+        message=message,
+        dropped_tokens=request.dropped or None,
+        unread=asked.chat.unread or None,
+        open_parts=request.open_parts or None,
+        usage=request.usage(),
+        timings=timings,
+        metadata=asked.metadata,
+    )
+    request.sink.put(eos_event(request.id, ending))

@@ -16,7 +16,7 @@ from umaserve.app_settings import AppSettings
 from umaserve.chat.questions import ChatModel, OpenPart, Rendered
 from umaserve.eyes.seen import Seen
 from umaserve.metrics.window import quantile
-from umaserve.protocol import Generate, Overflow, Rated, Timings, Usage
+from umaserve.protocol import Generate, Overflow, Rated, Timings, TokenEncoder, Usage
 from umaserve.protocol.chat import size_of
 from umaserve.server.engines.blame import Record
 from umaserve.server.requests.client import Client, is_key, number_of, sharer_name, sharer_of
@@ -53,29 +53,15 @@ DECIDED = {
 
 
 class Sink(Client, Protocol):
-    """Where the events of a request go.  Plain calls that never block; ``flush`` sends them."""
+    """Where the frames of a request's events go.  Plain calls that never block."""
 
-    def token(self, request: Request, text: str, token: int, rated: Rated | None) -> None: ...
-
-    def delta(self, request: Request, delta: dict[str, Any]) -> None: ...
-
-    def end(
-        self, request: Request, reason: str, usage: Usage, timings: Timings, message: Any = None
-    ) -> None:
-        """``message`` is what its text was parsed to, where the client wants that."""
+    def put(self, frame: bytes) -> None:
+        """Keep a frame for `flush`."""
         ...
 
-    def begun(self, request: Request) -> None: ...
-
-    def progress(self, request: Request, processed: int) -> None: ...
-
-    def echo(self, request: Request, text: str) -> None: ...
-
-    def prompt_logprobs(self, request: Request, logprobs: list[dict[str, Any]]) -> None:
-        """Send the log-probabilities of the next tokens of the prompt."""
+    def over(self, request: Request) -> None:
+        """Forget a request, whose last frame comes next."""
         ...
-
-    def error(self, request: Request, code: str, message: str, *, final: bool) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -103,6 +89,7 @@ class Request:
     lane_reason: str  # in a few words
     arrived_ns: int
     assembler: TextAssembler
+    encode: TokenEncoder  # of its token events
     quick: bool = False  # its tokens go out as they come, with nothing but their text
     stage: Stage = Stage.WAITING  # changed by `enter`
     answer: Answer = Answer.OPEN  # changed by `answered`
@@ -190,6 +177,7 @@ class Request:
             by_name=settings is not None,
             arrived_ns=arrived_ns,
             assembler=TextAssembler(message.stop),
+            encode=TokenEncoder(message.id),
             quick=message.stream
             and sampling.logprobs < 0
             and not (message.stop or message.echo or message.t_max_predict_ms),

@@ -12,7 +12,13 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from umaserve.app_settings import AppSettings
-from umaserve.protocol import E_LIMIT_002, Generate, Overflow, ProtocolError
+from umaserve.protocol import (
+    E_LIMIT_002,
+    Generate,
+    Overflow,
+    ProtocolError,
+    prompt_logprobs_event,
+)
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.prompts import Prompts
 from umaserve.server.requests.ends import Ends
@@ -155,7 +161,7 @@ class Sessions:
             if request.rated is not None:
                 new = request.rated.take(message, engine.pieces)
                 if new and not request.told:
-                    request.sink.prompt_logprobs(request, new)
+                    request.sink.put(prompt_logprobs_event(request.id, new))
         except Exception as error:
             self.ends.broke(request, error)
         self.ends.flush(request.sink)

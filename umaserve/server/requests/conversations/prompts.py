@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from umaserve.chat.questions import Abilities, Rendered, render
-from umaserve.protocol import E_PROTO_005, E_RUNTIME_001, ProtocolError
+from umaserve.protocol import E_PROTO_005, E_RUNTIME_001, ProtocolError, delta_event
 from umaserve.protocol.chat import must_call
 from umaserve.protocol.history import ContentPart, pictures_of
 from umaserve.server.engines.handle import EngineHandle
@@ -160,7 +160,7 @@ class Prompts:
         def tell(deltas: list[dict[str, Any]]) -> None:
             try:
                 for delta in deltas:
-                    request.sink.delta(request, delta)
+                    request.sink.put(delta_event(request.id, delta))
             except Exception as error:
                 self._ends.broke(request, error)
             self._ends.flush(request.sink)

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.protocol import Rated, TopLogprob, rated_fields
+from umaserve.protocol import (
+    Beginning,
+    Rated,
+    TopLogprob,
+    begin_event,
+    echo_event,
+    progress_event,
+    rated_fields,
+)
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.life import Answer, Stage
-from umaserve.server.requests.request import Request
+from umaserve.server.requests.request import LANE_NAMES, Request
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first
 
@@ -52,7 +60,7 @@ def advance(
         request.tokens.append(token)
         request.token_ns.append(times[slot, at])
         if plain:
-            request.sink.token(request, push(piece(token))[0], token, None)
+            request.sink.put(request.encode(push(piece(token))[0], token))
             request.emitted += 1
         elif _take(request, engine, token, at):
             return at - start + 1, True
@@ -151,8 +159,20 @@ def tell_begin(request: Request, table: t.SessionTable) -> None:
     """It has its sequence: note when and with what; say so where its client wants to know."""
     request.admitted_ns = int(table.t_admit_ns[request.slot])
     request.cached = int(table.cached[request.slot])
-    if request.message.begin:
-        request.sink.begun(request)
+    if not request.message.begin:
+        return
+    lane, why = request.lane_now()
+    usage = request.usage()
+    beginning = Beginning(
+        lane=LANE_NAMES[lane],
+        lane_reason=why,
+        deltas=request.reply is not None,
+        model=request.model,
+        usage={"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cached_tokens},
+        open_parts=request.open_parts or None,
+        unread=request.message.chat.unread or None,
+    )
+    request.sink.put(begin_event(request.id, beginning))
 
 
 def tell_progress(request: Request, table: t.SessionTable) -> bool:
@@ -168,7 +188,7 @@ def tell_progress(request: Request, table: t.SessionTable) -> bool:
     if not max(request.processed, int(table.cached[slot])) < done < int(table.n_prompt[slot]):
         return False
     request.processed = done
-    request.sink.progress(request, done)
+    request.sink.put(progress_event(request.id, done))
     return True
 
 
@@ -179,7 +199,7 @@ def tell_prompt(request: Request, engine: EngineHandle) -> None:
         spelled = b"".join(map(engine.pieces.spelled, request.prompt_ids or ()))
         text = spelled.decode("utf-8", "replace")
     if request.message.stream:
-        request.sink.echo(request, text)
+        request.sink.put(echo_event(request.id, text, request.prompt_ids or ()))
     else:
         request.parts.append(text)
 
@@ -222,7 +242,7 @@ def _own(pieces: t.PieceTable, token: int) -> tuple[str, bytes]:
 def _emit(request: Request, text: str, token: int, rated: Rated | None) -> None:
     request.emitted += 1
     if request.message.stream:
-        request.sink.token(request, text, token, rated)
+        request.sink.put(request.encode(text, token, rated))
         return
     request.parts.append(text)
     if rated is not None:

@@ -42,7 +42,6 @@ from umaserve.server.figures.record_file import RecordError, RecordFile
 from umaserve.server.gateway.child import GatewayChild
 from umaserve.server.gateway.listener import HttpListeners, open_http, problem_with
 from umaserve.server.log.lines import Log, trace
-from umaserve.server.requests.drain import drain
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervision.engine_set import EngineSet
@@ -304,7 +303,7 @@ class _Run:
         daemon.sessions.refuse_queued(*why)
         daemon.models.begin_stop()
         limit_s = daemon.config.drain_s if self.status == 0 else 0.0
-        await drain(daemon.sessions.ends, None, limit_s, why)
+        await daemon.sessions.ends.drain(None, limit_s, why)
         await daemon.flush()
         for engine in daemon.models.engines:
             if engine.pid:  # the trace has its last ticks

@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from umaserve.server.requests.registry import Registry
+from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.request import Request
 
 
@@ -44,12 +44,12 @@ def note(request: Request) -> dict[str, Any]:
 
 def note_requests() -> None:
     """For the fake engine."""
-    path, remove = os.environ["NOTED_REQUESTS"], Registry.remove
+    path, remove = os.environ["NOTED_REQUESTS"], Ends._remove
 
-    def removing(self: Registry, request: Request) -> None:
+    def removing(self: Ends, request: Request) -> None:
         if request.serial in self.live and request.prompt_ids is not None:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(note(request)) + "\n")
         remove(self, request)
 
-    Registry.remove = removing  # type: ignore[method-assign]
+    Ends._remove = removing  # type: ignore[method-assign]

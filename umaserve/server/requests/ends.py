@@ -7,8 +7,11 @@ connection that cannot even be told is closed.  The others go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import trio
 
 from umaserve.chat.questions import Parsed
 from umaserve.protocol import (
@@ -19,20 +22,26 @@ from umaserve.protocol import (
     eos_event,
     error_event,
 )
+from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.meters.meters import Meters
-from umaserve.server.requests.registry import Registry
 from umaserve.server.requests.request import Request, Sink
 from umaserve.server.requests.tokens.delivery import tell_rest
 from umaserve.wire import messages as m
 
+GRACE_S = 2.0  # from the cancellation of a request to its next token
+
 
 class Ends:
-    """Every way to the end of a request."""
+    """Every way to the end of a request.
 
-    def __init__(self, registry: Registry, meters: Meters, log: Callable[..., None]) -> None:
-        self.registry = registry
+    ``live`` are the requests that are not over, by serial, in order of arrival.
+    """
+
+    def __init__(self, meters: Meters, log: Callable[..., None]) -> None:
+        self.live: dict[int, Request] = {}
+        self._changed = trio.Event()
         self._meters = meters
         self._log = log
 
@@ -41,7 +50,7 @@ class Ends:
         was = request.answer
         if gone and not request.told:
             request.answered(Answer.TOLD)
-        if was is not Answer.OPEN or request.serial not in self.registry.live:
+        if was is not Answer.OPEN or request.serial not in self.live:
             return
         if not gone:
             request.answered(Answer.CANCELLED)
@@ -49,11 +58,8 @@ class Ends:
             request.engine.send(m.Cancel(request.serial))
             return
         request.stop_waiting()
-        try:
+        with self.telling(request):
             self.end(request, "cancel")
-        except Exception as error:
-            self.broke(request, error)
-        self.flush(request.sink)
 
     def tell(self, request: Request, reason: str) -> None:
         """The last event of a request, once; where its text makes a message, when that is there."""
@@ -69,7 +75,7 @@ class Ends:
         request.reply.end(lambda outcome: self._replied(request, reason, outcome))
 
     def _replied(self, request: Request, reason: str, outcome: Parsed | ProtocolError) -> None:
-        try:
+        with self.telling(request):
             if isinstance(outcome, ProtocolError):
                 self._meters.error(outcome.code, outcome.message, request.id, request.sink)
                 _put_error(request, outcome.code, outcome.message)
@@ -78,9 +84,6 @@ class Ends:
                 calls = reason == "stop" and outcome.calls
                 self._say(request, "tool_calls" if calls else reason, outcome.message)
             request.answered(Answer.TOLD)
-        except Exception as error:
-            self.broke(request, error)
-        self.flush(request.sink)
         if request.stage is Stage.OVER:
             self._remove(request)
 
@@ -126,14 +129,56 @@ class Ends:
         """End requests that have no row, with an error; a cancelled one as it wanted."""
         for request in list(requests):
             request.stop_waiting()
-            try:
+            with self.telling(request):
                 if request.answer is Answer.OPEN:
                     self.fail(request, code, message)
                 else:
                     self.end_cancelled(request)
-            except Exception as error:
-                self.broke(request, error)
-            self.flush(request.sink)
+
+    async def drain(
+        self, engine: EngineHandle | None, limit_s: float, why: tuple[str, str]
+    ) -> None:
+        """Wait until an engine and its replacement have no request left; None: the whole daemon.
+
+        After ``limit_s`` the rest is ended with the code and the text of ``why``.
+        """
+        with trio.move_on_after(limit_s):
+            await self._until_idle(engine)
+            return
+        for request in self._of(engine):
+            if request.answer is Answer.OPEN and request.engine is None:
+                self.refuse([request], *why)
+            elif request.answer is Answer.OPEN:
+                request.failure = why
+                self.cancel(request)
+        with trio.move_on_after(GRACE_S):
+            await self._until_idle(engine)
+            return
+        for request in self._of(engine):  # the engine does not even get to the next token
+            request.reply = None
+            with self.telling(request):
+                self.tell_failure(request, *why)
+                self.tell(request, "error")
+
+    def _of(self, engine: EngineHandle | None) -> list[Request]:
+        """Requests of an engine, or of the engine that replaced it; ``None``: all requests."""
+        if engine is None:
+            return list(self.live.values())
+        newest = engine.newest
+        return [*newest.requests.values(), *newest.backlog.values()]
+
+    async def _until_idle(self, engine: EngineHandle | None) -> None:
+        while self._of(engine):
+            await self._changed.wait()
+
+    @contextmanager
+    def telling(self, request: Request) -> Iterator[None]:
+        """Send what the context makes for a request, which ends where our own code fails."""
+        try:
+            yield
+        except Exception as error:
+            self.broke(request, error)
+        self.flush(request.sink)
 
     def flush(self, sink: Sink) -> None:
         """`Sink.flush`; a sink that fails is given up."""
@@ -183,9 +228,13 @@ class Ends:
         request.sink.flush()
 
     def _remove(self, request: Request) -> None:
+        """A request has had its last event; nothing happens where it is removed already."""
         if request.reply is not None:
             request.reply.drop()
-        self.registry.remove(request)
+        if self.live.pop(request.serial, None) is not None:
+            request.service.over(request)
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 def _put_error(request: Request, code: str, message: str) -> None:

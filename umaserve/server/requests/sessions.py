@@ -24,7 +24,6 @@ from umaserve.server.requests.conversations.prompts import Prompts
 from umaserve.server.requests.ends import Ends
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.queue.waiting import WaitingRoom
-from umaserve.server.requests.registry import Registry
 from umaserve.server.requests.request import MOVED, Request, Sink
 from umaserve.server.requests.rows import Rows
 from umaserve.server.requests.service import Service, Services
@@ -55,13 +54,11 @@ class Sessions:
         # a program that is alone has as many rows as can run at once
         spare = max(min(reserved, max_sessions - n_seq), 0)
         self.services = Services(lambda: WaitingRoom(max_queue, reserved, spare))
-        registry = Registry()
-        self.live = registry.live
-        self.ends = Ends(registry, meters, log)
+        self.ends = Ends(meters, log)
+        self.live = self.ends.live
         self.prompts = Prompts(self.ends, log)
         self.rows = Rows(self.services, self.prompts, self.ends, meters, max_tokens)
         self.reader = Reader(self.rows, self.ends, meters, log)
-        self._registry = registry
         self._max_tokens = max_tokens
         self._apps = apps or {}
         self._serial = itertools.count(1)
@@ -90,7 +87,7 @@ class Sessions:
         self._find_room(request)
         self.meters.requests_total += 1
         self.meters.requests_of[service.number] += 1
-        self._registry.add(request)
+        self.live[serial] = request
         service.room.take_turn(request)
         service.room.enter(request)
         begin(request)
@@ -157,13 +154,10 @@ class Sessions:
 
     def _rated(self, engine: EngineHandle, request: Request, message: m.PromptLogprobs) -> None:
         """Log-probabilities of tokens of its prompt; the row follows the last ones."""
-        try:
+        with self.ends.telling(request):
             if request.rated is not None:
                 new = request.rated.take(message, engine.pieces)
                 if new and not request.told:
                     request.sink.put(prompt_logprobs_event(request.id, new))
-        except Exception as error:
-            self.ends.broke(request, error)
-        self.ends.flush(request.sink)
         if message.last:
             self.reader.read([request], engine)

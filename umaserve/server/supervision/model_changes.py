@@ -23,7 +23,6 @@ from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.slow_files import ask_file, needs_of
 from umaserve.server.engines.start.model_start import start_message, why_not_served
 from umaserve.server.log.lines import trace
-from umaserve.server.requests.drain import drain
 from umaserve.server.supervision.model_engines import ModelEngines
 from umaserve.server.supervision.recovery import known_identity
 from umaserve.texts import path_of
@@ -174,7 +173,7 @@ class ModelChanges:
         self._model.sessions.rows.pump(engine)
 
     async def _drain(self, engine: EngineHandle) -> None:
-        await drain(self._model.sessions.ends, engine, self._model.config.drain_s, UNLOADED)
+        await self._model.sessions.ends.drain(engine, self._model.config.drain_s, UNLOADED)
 
     async def _retire(self, engine: EngineHandle) -> None:
         engine.accepting = False

@@ -39,11 +39,8 @@ def recover(sessions: Sessions, engine: EngineHandle, exit: EngineExit) -> None:
     for request in left:
         engine.requests.pop(request.serial, None)
         request.leave_row()
-        try:
+        with sessions.ends.telling(request):
             _left_behind(sessions, request, engine, exit if request.record in guilty else None)
-        except Exception as error:
-            sessions.ends.broke(request, error)
-        sessions.ends.flush(request.sink)
     for request in behind.values():
         request.wait_in(engine.backlog)
     sessions.reader.count(sessions.meters.engine_gone, engine)

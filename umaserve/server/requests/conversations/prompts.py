@@ -158,12 +158,9 @@ class Prompts:
         assert model is not None
 
         def tell(deltas: list[dict[str, Any]]) -> None:
-            try:
+            with self._ends.telling(request):
                 for delta in deltas:
                     request.sink.put(delta_event(request.id, delta))
-            except Exception as error:
-                self._ends.broke(request, error)
-            self._ends.flush(request.sink)
 
         on_delta = tell if message.stream else None
         stops = (*message.stop, *rendered.stops)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.oracle import Oracle
 from umaserve.assets import demo_model_path
-from umaserve.system.parent import SIGNALS, signals_left_to_front
+from umaserve.system.own_process import SIGNALS, signals_left_to_front
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 

@@ -22,8 +22,8 @@ from umaserve.config import load_config
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux's calls")
 _ASK = """
 import ctypes, resource, sys
-from umaserve.system import core_dumps
-core_dumps.forbid()
+from umaserve.system.own_process import forbid_core_dumps
+forbid_core_dumps()
 soft, _ = resource.getrlimit(resource.RLIMIT_CORE)
 print(soft, ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) if sys.platform == "linux" else 0)
 """

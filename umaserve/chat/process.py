@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import trio
 
-from umaserve.system.parent import signals_left_to_front
+from umaserve.system.own_process import signals_left_to_front
 
 NICE = 10
 REAP_S = 0.1

@@ -17,10 +17,8 @@ import time
 from typing import TYPE_CHECKING
 
 from umaserve.heap import trim_heap
-from umaserve.system import core_dumps
-from umaserve.system.parent import die_with_parent
+from umaserve.system.own_process import die_with_parent, forbid_core_dumps, name_process
 from umaserve.system.private_folder import NotPrivate
-from umaserve.system.process_name import name_process
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.control import Control
@@ -156,7 +154,7 @@ def _let_go_of_start(start: m.Start) -> None:
         unused_memory.give_back_code(unused_memory.COMPILER)
         trim_heap()
     if not start.core_dumps:  # now: no prompt has come, and /proc/self/pagemap has been read
-        core_dumps.forbid()
+        forbid_core_dumps()
 
 
 def _encode(
@@ -175,7 +173,7 @@ def _encode(
         control.send(m.LoadFailed(str(error)))
         return LOAD_FAILED
     if not start.core_dumps:
-        core_dumps.forbid()
+        forbid_core_dumps()
     control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))
     threading.Thread(target=_sweep, daemon=True).start()
     encoder.run()

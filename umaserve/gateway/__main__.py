@@ -11,7 +11,7 @@ from __future__ import annotations
 # ruff: noqa: E402
 import os
 
-from umaserve.system.parent import die_with_parent
+from umaserve.system.own_process import die_with_parent, forbid_core_dumps, name_process
 
 if __name__ == "__main__":  # the next front may want the sockets that listen, at once
     die_with_parent(os.getppid())
@@ -29,8 +29,6 @@ import uvloop
 from umaserve.gateway.keys import KeyFileError, read_keys
 from umaserve.gateway.process import serve
 from umaserve.gateway.settings import Settings
-from umaserve.system import core_dumps
-from umaserve.system.process_name import name_process
 
 PULSE_S = 2.0
 
@@ -41,7 +39,7 @@ def main(argument: str) -> int:
     kind = tuple[Settings, int, list[int]]
     settings, control, listening = msgspec.json.decode(argument, type=kind)
     if not settings.core_dumps:
-        core_dumps.forbid()
+        forbid_core_dumps()
     front = socket.socket(fileno=control)
     front.setblocking(False)
     sockets = [socket.socket(fileno=number) for number in listening]

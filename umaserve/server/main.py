@@ -45,9 +45,7 @@ from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.sessions import Sessions
 from umaserve.server.supervision.engine_set import EngineSet
-from umaserve.system import core_dumps
-from umaserve.system.parent import SIGNALS
-from umaserve.system.process_name import name_process
+from umaserve.system.own_process import SIGNALS, forbid_core_dumps, name_process
 from umaserve.wire import messages as m
 
 STOP_S = 10.0
@@ -78,7 +76,7 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
     """
     name_process("umaserve")
     if not config.core_dumps:
-        core_dumps.forbid()
+        forbid_core_dumps()
     log = Log(config.log_level, config.log_json)
     try:
         manager = activation.manager()

@@ -40,7 +40,7 @@ def _engine(words: Sequence[str]) -> int:
 
 def _gateway(words: Sequence[str]) -> int:
     from umaserve.gateway import __main__ as gateway
-    from umaserve.system.parent import die_with_parent
+    from umaserve.system.own_process import die_with_parent
 
     die_with_parent(os.getppid())
     return gateway.main(words[0])

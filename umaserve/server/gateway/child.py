@@ -19,8 +19,8 @@ from umaserve.config import Config
 from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.gateway.listener import HttpListeners
 from umaserve.system.own_key import make_own_key
+from umaserve.system.own_process import signals_left_to_front
 from umaserve.system.own_python import run_module
-from umaserve.system.parent import signals_left_to_front
 
 COMMAND = run_module("umaserve.gateway")
 STEADY_S = 5.0  # one that lived so long is replaced at once when it ends

@@ -31,8 +31,7 @@ import msgspec
 from umaserve.engine.constraints.errors import CannotBind
 from umaserve.llama import LlamaError, Model, load
 from umaserve.one_thread import has_one_thread
-from umaserve.system import core_dumps
-from umaserve.system.process_name import name_process
+from umaserve.system.own_process import forbid_core_dumps, name_process
 from umaserve.wire import messages as m
 
 from .sampler import GrammarMatcher
@@ -47,7 +46,7 @@ _question = msgspec.msgpack.Decoder(tuple[list[int], str]).decode
 
 def main() -> int:
     name_process("uma-grammar")
-    core_dumps.forbid()  # answers would stand in them
+    forbid_core_dumps()  # answers would stand in them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the front
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     path, n_vocab = sys.argv[1], int(sys.argv[2])

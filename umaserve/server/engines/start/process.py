@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from umaserve.system.parent import signals_left_to_front
+from umaserve.system.own_process import signals_left_to_front
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 

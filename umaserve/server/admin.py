@@ -49,7 +49,18 @@ class Admin:
     def __init__(self, daemon: Watched) -> None:
         self._daemon = daemon
         self._texts = TextAnswers(daemon)
-        self._encoding = Encoding(daemon, self._texts)
+        encoding = Encoding(daemon, self._texts)
+        self._answers: dict[type, Any] = {
+            AskAdapters: self._adapters,
+            AskCache: self._texts.cache,
+            DetokenizeRequest: self._texts.detokenize,
+            Embed: encoding.embed,
+            Load: self._load,
+            Render: self._texts.render,
+            Rerank: encoding.rerank,
+            TokenizeRequest: self._texts.tokenize,
+            Unload: self._unload,
+        }
         self.overview = Overview(daemon)
 
     def handle(self, connection: Connection, message: AdminMessage) -> None:
@@ -64,8 +75,6 @@ class Admin:
             case AskModels():
                 models = models_of(self._daemon)
                 connection.send(admin_event("models", message.id, models=models))
-            case AskAdapters():
-                self._start(connection, message, self._adapters)
             case Cancel() if message.serial is None and message.id in connection.questions:
                 connection.questions[message.id].cancel()
                 connection.send(admin_event("cancelled", message.id, found=True))
@@ -81,22 +90,8 @@ class Admin:
                 connection.send(self._metrics(message))
             case Metrics():
                 self._start(connection, message, self._stream_metrics)
-            case TokenizeRequest():
-                self._start(connection, message, self._texts.tokenize)
-            case Embed():
-                self._start(connection, message, self._encoding.embed)
-            case Rerank():
-                self._start(connection, message, self._encoding.rerank)
-            case Render():
-                self._start(connection, message, self._texts.render)
-            case AskCache():
-                self._start(connection, message, self._texts.cache)
-            case DetokenizeRequest():
-                self._start(connection, message, self._texts.detokenize)
-            case Load():
-                self._start(connection, message, self._load)
-            case Unload():
-                self._start(connection, message, self._unload)
+            case _:
+                self._start(connection, message, self._answers[type(message)])
 
     def _metrics(self, message: Metrics) -> bytes:
         if message.sessions:

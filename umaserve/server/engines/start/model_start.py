@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from umaserve.server.engines.handle import EngineHandle
 
 ENCODERS = "embed", "rerank"  # roles of models that generate nothing
+# settings that the engine gets as they are
+SAME_IN_START = (
+    "n_ctx", "n_seq", "n_batch", "n_ubatch", "backend", "gpu_layers", "use_mmap", "use_mlock",
+    "pretouch", "head_major", "max_merge", "tick_budget_ms", "latency_cap", "reading_ms",
+    "bmt_budget", "cache_disk", "policy", "speculate", "draft_model", "prefill_threads",
+    "log_level", "core_dumps",
+)  # fmt: skip
 MOST_POSITIONS = 1 << 20  # of a session where --n-ctx is auto, whatever a header says
 
 
@@ -49,42 +56,21 @@ def start_message(
     return m.Start(
         model_path=model.path,
         n_slots=config.max_sessions,
-        n_ctx=config.n_ctx,
         n_positions=positions if config.n_ctx else min(positions, MOST_POSITIONS),
         earlier_states=need.earlier_states if need and config.models_memory > 0 else -1,
-        n_seq=config.n_seq,
-        n_batch=config.n_batch,
-        n_ubatch=config.n_ubatch,
         n_threads=config.threads,
-        backend=config.backend,
-        gpu_layers=config.gpu_layers,
-        use_mmap=config.use_mmap,
-        use_mlock=config.use_mlock,
         experts_used=max(config.experts_used, 0),
-        pretouch=config.pretouch,
         type_k=config.kv_type_k,
         type_v=config.kv_type_v,
-        head_major=config.head_major,
-        max_merge=config.max_merge,
-        tick_budget_ms=config.tick_budget_ms,
-        latency_cap=config.latency_cap,
-        reading_ms=config.reading_ms,
-        bmt_budget=config.bmt_budget,
         cache_bytes=config.cache_ram,
         cache_dir=config.cache_dir if config.cache_dir != "off" else "",
-        cache_disk=config.cache_disk,
-        policy=config.policy,
         without=tuple(config.without.split(",")) if config.without else (),
-        speculate=config.speculate,
-        draft_model=config.draft_model,
         mmproj=projector_of(config.mmproj, model.path),
         adapters=tuple(
             m.Adapter(each.name, os.path.abspath(each.path), each.scale) for each in config.lora
         ),
-        prefill_threads=config.prefill_threads,
-        log_level=config.log_level,
-        core_dumps=config.core_dumps,
         encodes=role in ENCODERS,
+        **{name: getattr(config, name) for name in SAME_IN_START},
     )
 
 

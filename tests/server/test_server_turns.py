@@ -66,12 +66,10 @@ def test_a_program_that_holds_nothing_begins_anew() -> None:
 def test_programs_that_always_have_work_get_equal_shares(arrivals: list[str]) -> None:
     """At any moment no program is more than one item ahead of another that waits."""
     turns, line = Turns(), Line[str]()
-    for key, program in enumerate(arrivals):
-        line.add(key, turns.take(program), program)
+    for program in arrivals:
+        line.add(turns.take(program), program)
     waiting, served = Counter(arrivals), Counter[str]()
-    keys = {program: [k for k, p in enumerate(arrivals) if p == program] for program in "abc"}
-    while (program := line.first()) is not None:
-        line.remove(keys[program].pop(0))
+    while (program := line.pop_first()) is not None:
         waiting[program] -= 1
         served[program] += 1
         for other in "abc":
@@ -85,13 +83,14 @@ def test_apps_that_always_have_work_get_equal_parts(arrivals: list[tuple[str, st
     """Of their program, whose share depends on nothing but the number of programs."""
     turns, line = Turns(), Line[tuple[str, str]]()
     held = [turns.take(program, app=app) for program, app in arrivals]
-    for key, who in enumerate(arrivals):
-        line.add(key, held[key], who)
+    for turn, who in zip(held, arrivals, strict=True):
+        line.add(turn, who)
     left, apps, programs = Counter(arrivals), Counter[tuple[str, str]](), Counter[str]()
     while (who := line.first()) is not None:
-        key = min(k for k, each in enumerate(arrivals) if each == who and k in line)
-        line.remove(key)
-        turns.begin(held[key])
+        of_app = (held[i] for i, each in enumerate(arrivals) if each == who)
+        turn = next(turn for turn in of_app if turn in line)
+        line.remove(turn)
+        turns.begin(turn)
         left[who] -= 1
         apps[who] += 1
         programs[who[0]] += 1
@@ -111,14 +110,13 @@ def numbered(at: int) -> Turn:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 5)), max_size=300))
 def test_a_line_is_in_order_whatever_leaves_it(steps: list[tuple[bool, int, int]]) -> None:
-    line, known = Line[int](), dict[int, int]()
-    for comes, key, turn in steps:
+    line, known = Line[int](), dict[int, Turn]()
+    for comes, key, at in steps:
+        if key in known:
+            line.remove(known.pop(key))
         if comes:
-            line.add(key, numbered(turn), key)
-            known[key] = turn
-        else:
-            line.remove(key)
-            known.pop(key, None)
-        best = min(((turn, key) for key, turn in known.items()), default=(0, None))
-        assert line.first() == best[1]
+            known[key] = numbered(at)
+            line.add(known[key], key)
+        best = min(known, key=lambda key: known[key].at, default=None)
+        assert line.first() == best
         assert len(line) == len(known) and set(line) == set(known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
@@ -25,7 +24,6 @@ class Questions:
         self._line = Line[trio.Event]()
         self._turns = Turns()
         self._room = Budget(WAITING)
-        self._keys = itertools.count()
         self._asked = 0  # questions that the engine has
 
     @asynccontextmanager
@@ -37,16 +35,16 @@ class Questions:
         if not self._room.take(program, 1):
             text = f"{self._room.held_by(program)} texts of this program wait to be {self._done}"
             raise ProtocolError(E_LIMIT_002, f"{text} already; wait for some of them")
-        key, turn, ours = next(self._keys), self._turns.take(program), trio.Event()
-        self._line.add(key, turn, ours)
+        turn, ours = self._turns.take(program), trio.Event()
+        self._line.add(turn, ours)
         try:
             self._next()
             await ours.wait()
             self._turns.begin(turn)
             yield
         finally:
-            if key in self._line:  # the asker has gone
-                self._line.remove(key)
+            if turn in self._line:  # the asker has gone
+                self._line.remove(turn)
             else:
                 self._asked -= 1
             self._turns.leave(turn)

@@ -88,7 +88,6 @@ class ChatLayer:
     def __init__(self, log: Callable[..., None]) -> None:
         self._log = log
         self._lines = tuple((Line[Question](), Turns()) for _ in range(2))  # by lane
-        self._count = 0
         self._more = trio.Event()
         self._idle: ChatProcess | None = None
         self._slow = 0
@@ -110,14 +109,13 @@ class ChatLayer:
         the conversation, ``E_RUNTIME_003`` where it fails or takes too long.
         """
         line, turns = self._lines[lane]
-        self._count += 1
-        key, turn = self._count, turns.take(asker.program, app=asker.app)
-        line.add(key, turn, Question(turn, model, body, kind, done))
+        turn = turns.take(asker.program, app=asker.app)
+        line.add(turn, Question(turn, model, body, kind, done))
         self._more.set()
 
         def forget() -> None:
-            if key in line:
-                line.remove(key)
+            if turn in line:
+                line.remove(turn)
                 turns.leave(turn)
 
         return forget

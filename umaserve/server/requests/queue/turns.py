@@ -114,43 +114,41 @@ class Turns:
 
 
 class Line(Generic[T]):
-    """Items that wait, by turn.  ``key`` tells items apart; it also orders items of equal turns."""
+    """Items that wait, by their turns; items of equal turns are in order of arrival."""
 
     def __init__(self) -> None:
-        self._items: dict[int, tuple[Turn, T]] = {}
+        self._items: dict[Turn, T] = {}
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __iter__(self) -> Iterator[T]:
-        return iter([item for _, item in self._items.values()])
+        return iter(list(self._items.values()))
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._items
+    def __contains__(self, turn: object) -> bool:
+        return turn in self._items
 
-    def add(self, key: int, turn: Turn, item: T) -> None:
+    def add(self, turn: Turn, item: T) -> None:
         """``item`` waits from now on."""
-        self._items[key] = (turn, item)
+        self._items[turn] = item
 
-    def remove(self, key: int) -> None:
+    def remove(self, turn: Turn) -> None:
         """The item leaves the line; nothing happens where it is not in it."""
-        self._items.pop(key, None)
+        self._items.pop(turn, None)
 
     def first(self) -> T | None:
         """The item whose turn it is; it stays in the line."""
-        key = self._first()
-        return None if key is None else self._items[key][1]
+        turn = self._first()
+        return None if turn is None else self._items[turn]
 
     def pop_first(self) -> T | None:
         """The item whose turn it is leaves the line."""
-        key = self._first()
-        return None if key is None else self._items.pop(key)[1]
+        turn = self._first()
+        return None if turn is None else self._items.pop(turn)
 
-    def _first(self) -> int | None:
-        return min(self._items, key=lambda key: (self._items[key][0].at, key), default=None)
+    def _first(self) -> Turn | None:
+        return min(self._items, key=attrgetter("at"), default=None)
 
     def oldest(self) -> T | None:
         """The item that has been in the line longest."""
-        for _, item in self._items.values():
-            return item
-        return None
+        return next(iter(self._items.values()), None)

@@ -71,9 +71,9 @@ class WaitingRoom:
     def enter(self, request: Request) -> None:
         """It waits for a row, in its turn."""
         request.enter(Stage.WAITING)
-        line, serial = self._lines[request.lane], request.serial
-        line.add(serial, request.turn, request)
-        request.leave = lambda: line.remove(serial)
+        line, turn = self._lines[request.lane], request.turn
+        line.add(turn, request)
+        request.leave = lambda: line.remove(turn)
 
     def wait_for_text(self, request: Request, forget: Callable[[], None]) -> None:
         """It waits for its text; ``forget`` is called where it does not want that any more."""
@@ -88,7 +88,7 @@ class WaitingRoom:
 
     def change_lane(self, request: Request, lane: int) -> None:
         """Its turn is the newest of its program in that lane."""
-        waits, has_begun = request.serial in self._lines[request.lane], request.turn.begun
+        waits, has_begun = request.turn in self._lines[request.lane], request.turn.begun
         if waits:
             request.stop_waiting()
         self.over(request)

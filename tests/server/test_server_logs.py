@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.server_harness import DaemonProcess
 from umaserve.server import main
-from umaserve.server.log.lines import Log
-from umaserve.server.log.repeats import KEPT, Repeats
+from umaserve.server.log.lines import COMPARED, Log, Repeats
 
 
 def test_json_lines_have_their_fields() -> None:
@@ -81,7 +80,7 @@ def test_only_the_newest_lines_are_compared_with() -> None:
     for i in range(1000):
         log("info", f"line {i % 500}")
     assert len(stream.getvalue().splitlines()) == 1000
-    assert len(log._repeats._lines) <= KEPT + 1
+    assert len(log._repeats._lines) <= COMPARED + 1
 
 
 def test_a_stream_that_fails_for_a_while_is_written_again() -> None:

@@ -16,7 +16,6 @@ from umaserve.cli.parts.common import (
 )
 from umaserve.client.connect import socket_path
 from umaserve.config import Config, ConfigError, add_flags, flag_values, load_config
-from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import SocketError
 from umaserve.server.gateway.child import GatewayChild
 from umaserve.server.gateway.listener import open_http, problem_with
@@ -80,7 +79,7 @@ async def _serve(config: Config) -> int:
             nonlocal status
             child = GatewayChild(config, http, log, on_ready)
             if http.claimed is not None:
-                nursery.start_soon(keep_socket, http.claimed, log, child.serve)
+                nursery.start_soon(http.claimed.keep, log, child.serve)
             await child.run()
             status = EXIT_CANNOT_SERVE
             nursery.cancel_scope.cancel()

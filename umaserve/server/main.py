@@ -25,16 +25,10 @@ from umaserve.models.gguf.header import GGUFError
 from umaserve.protocol import E_LIMIT_002, STOPPING
 from umaserve.server import activation
 from umaserve.server.agent_check import AgentCheck, open_agent_check
-from umaserve.server.clients.keep_socket import keep_socket
 from umaserve.server.clients.listener import ClaimedSocket, SocketError
 from umaserve.server.daemon import Daemon
+from umaserve.server.engines import descriptors
 from umaserve.server.engines.awake import AwakeClock
-from umaserve.server.engines.descriptors import (
-    RESERVE,
-    TooFewDescriptors,
-    raise_limit,
-    why_too_few,
-)
 from umaserve.server.engines.slow_files import ask_file
 from umaserve.server.engines.start.model_start import why_not_served
 from umaserve.server.figures import records
@@ -63,7 +57,8 @@ class StartError(Exception):
 
 
 START_ERRORS = (
-    StartError, SocketError, RecordError, TooFewDescriptors, activation.HandedOverWrongly
+    StartError, SocketError, RecordError, descriptors.TooFewDescriptors,
+    activation.HandedOverWrongly,
 )  # fmt: skip
 
 
@@ -86,12 +81,12 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
             raise StartError(problem)
         model = check_model(config)
         meters = Meters(config.latency_cap)
-        raise_limit(config.max_connections)
-        too_few = why_too_few(config.max_connections)
+        descriptors.raise_limit(config.max_connections)
+        too_few = descriptors.why_too_few(config.max_connections)
         if too_few:
             log("warn", too_few)
         sys.setswitchinterval(SWITCH_S)
-        RESERVE.keep()
+        descriptors.RESERVE.keep()
         limits = (config.max_sessions, config.max_queue, config.max_tokens)
         sessions = Sessions(*limits, meters, log, config.apps, config.n_seq)
         if config.cache_dir != "off":
@@ -229,7 +224,7 @@ class _Run:
             async with trio.open_nursery() as self._listening:
                 self._serve(nursery, self.claimed.socket)
                 serve = partial(self._serve, nursery)
-                await keep_socket(self.claimed, self.daemon.log, serve)
+                await self.claimed.keep(self.daemon.log, serve)
 
     def _serve(self, nursery: trio.Nursery, bound: socket) -> None:
         self._listening.start_soon(self.daemon.accept, bound, nursery)
@@ -249,7 +244,7 @@ class _Run:
         self._http_child = child
         async with trio.open_nursery() as nursery:
             if http.claimed is not None:
-                nursery.start_soon(keep_socket, http.claimed, daemon.log, child.serve)
+                nursery.start_soon(http.claimed.keep, daemon.log, child.serve)
             await child.run()
             nursery.cancel_scope.cancel()
         self.status = 1

@@ -12,12 +12,18 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
+import trio
+
 from umaserve.config import SOCKET_PATH_BYTES
+from umaserve.server.engines.slow_files import ask_file
 from umaserve.system.peer import Peer, is_own, peer_of, user_name
 
 BACKLOG = 512
+EVERY_S = 4.0  # between two looks at the socket's file
+AGAIN_S = 3.0  # where it cannot be bound now
 
 
 class SocketError(Exception):
@@ -176,6 +182,36 @@ class ClaimedSocket:
             self.socket = self._bind()
             gone.append(self.path)
         return " and ".join(gone)
+
+    async def keep(self, log: Callable[..., None], serve: Callable[[socket.socket], None]) -> None:
+        """Look after the socket's file until cancelled: somebody may delete or replace it.
+
+        Open connections notice nothing of that; nobody else would come in any more.  Where the
+        file is not ours, bind again and ``serve`` the new socket.  Where that is impossible it is
+        said once, and tried again.
+        """
+        said = ""
+        while True:
+            await trio.sleep(AGAIN_S if said else EVERY_S)
+            try:
+                if await ask_file(lambda _: self.is_there(), self.path):
+                    continue
+                old = self.socket
+                what = self.renew()
+            except SocketError as error:
+                if said != str(error):
+                    said = str(error)
+                    log("error", f"nobody can connect any more: {said}")
+                continue
+            except Exception as error:  # its folder does not answer, say
+                log("debug", f"{self.path} cannot be looked at: {error}")
+                continue
+            said = ""
+            log("warn", f"{what} was gone; it is there again")
+            if self.socket is not old:
+                serve(self.socket)
+                trio.lowlevel.notify_closing(old)
+                old.close()
 
     def _socket_is_there(self) -> bool:
         try:

@@ -4,23 +4,74 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-from umaserve.server.log.repeats import Repeats
 from umaserve.texts import printable
 from umaserve.visible import visible
 
 KEPT = 200  # lines
+FIRST_S, LONGEST_S = 10.0, 600.0  # between two words about a line that goes on coming
+COMPARED = 64  # lines with which a new one is compared
 LEVELS = {"debug": 0, "info": 1, "warn": 2, "warning": 2, "error": 3}
 
 
 def trace(error: BaseException) -> str:
     """For the log: the error with its traceback."""
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+Key = tuple[str, str]  # level and text
+
+
+@dataclass
+class _Line:
+    said_s: float  # when it, or the last word about it, was written
+    wait_s: float
+    count: int = 0
+
+
+class Repeats:
+    """The newest lines.  What comes again is counted; `due` says when that is to be told.  It is
+    after ten seconds, then after twice as long each, up to ten minutes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines: dict[Key, _Line] = {}
+
+    def again(self, level: str, text: str) -> bool:
+        """Whether this line was written lately; then it is counted, and not to be written."""
+        now_s, key = self._clock(), (level, text)
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = _Line(now_s, FIRST_S)
+            return False
+        line.count += 1
+        return True
+
+    def due(self, *, all: bool = False) -> list[tuple[Key, int, float]]:
+        """Return the lines whose repeats are to be told now; with ``all`` every repeated line.
+
+        Each has the number of its repeats, and the seconds in which they came.
+        """
+        now_s = self._clock()
+        out = []
+        for key, line in list(self._lines.items()):
+            crowded = len(self._lines) > COMPARED
+            if not all and not crowded and now_s - line.said_s < line.wait_s:
+                continue
+            if line.count:
+                out.append((key, line.count, now_s - line.said_s))
+                line.wait_s = min(2 * line.wait_s, LONGEST_S)
+            if crowded or not line.count:
+                del self._lines[key]
+            line.said_s, line.count = now_s, 0
+        return out
 
 
 class Log:

@@ -22,14 +22,7 @@ from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.request import Request, Sink
 from umaserve.server.requests.rows import Rows
-from umaserve.server.requests.tokens.delivery import (
-    advance,
-    may_end,
-    published,
-    read_row,
-    tell_begin,
-    tell_progress,
-)
+from umaserve.server.requests.tokens import delivery
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -85,15 +78,15 @@ class Reader:
                 return False
         if engine.table.quick_serial[request.slot] != request.serial:
             return False
-        is_ended, end = published(engine.table, request.slot)
+        is_ended, end = delivery.published(engine.table, request.slot)
         if not request.quick or request.answer is not Answer.OPEN or request.record.strikes:
             return is_ended or end > request.stored
         start = request.stored
         if end <= start:
             return is_ended
-        is_last = may_end(request, engine, start, end)
+        is_last = delivery.may_end(request, engine, start, end)
         if not request.emitted:  # somebody waits for this one: it goes ahead of all others
-            read = advance(request, engine, start, end, plain=not is_last)[0]
+            read = delivery.advance(request, engine, start, end, plain=not is_last)[0]
             self._meters.tokens_total += read
             if request.emitted:
                 self._send(request.sink, [request], baseline_ns)
@@ -101,7 +94,7 @@ class Reader:
         if is_ended or is_last:
             return True  # the last token goes out with the end
         touched.setdefault(request.sink, []).append(request)
-        read = advance(request, engine, start, end, plain=True)[0]
+        read = delivery.advance(request, engine, start, end, plain=True)[0]
         self._meters.tokens_total += read
         return False
 
@@ -174,11 +167,8 @@ class Reader:
         # before: who is woken by it may run in our place until it has read
         now_ns = time.monotonic_ns()
         self._ends.flush(sink)
-        try:
-            for request in sharing:
-                self._meters.sent(request, now_ns, baseline_ns)
-        except Exception as error:
-            self._fault(None, error)
+        for request in sharing:
+            self.count(self._meters.sent, request, now_ns, baseline_ns)
 
     def _read_one(self, request: Request, engine: EngineHandle) -> tuple[int, bool]:
         """Return the events made of it (``FIRST``, ``MORE`` or 0), and whether its row ended."""
@@ -186,7 +176,7 @@ class Reader:
             self._rows.accept(engine, request)
         self._tell_prompt_work(request, engine)
         emitted = request.emitted
-        read, stopped, reason = read_row(request, engine)
+        read, stopped, reason = delivery.read_row(request, engine)
         self._meters.tokens_total += read
         events = 0
         if request.emitted > emitted:
@@ -215,10 +205,10 @@ class Reader:
         table, is_told = engine.table, False
         is_due = request.begin_due and request.lane_is_known() and not request.told
         if is_due and table.t_admit_ns[request.slot]:  # the first token may be long in coming
-            tell_begin(request, table)
+            delivery.tell_begin(request, table)
             is_told = True
         if request.message.progress and not request.tokens:
-            is_told = tell_progress(request, table) or is_told
+            is_told = delivery.tell_progress(request, table) or is_told
         if is_told:
             self._ends.flush(request.sink)
 

@@ -8,29 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from umaserve.protocol import (
-    E_LIMIT_002,
-    E_PROTO_003,
-    STOPPING,
-    AdminMessage,
-    AskAdapters,
-    AskCache,
-    AskModels,
-    Cancel,
-    DetokenizeRequest,
-    Embed,
-    Info,
-    Load,
-    Metrics,
-    Ping,
-    ProtocolError,
-    Render,
-    Rerank,
-    SetPriority,
-    TokenizeRequest,
-    Unload,
-    admin_event,
-)
+from umaserve import protocol as p
 from umaserve.server.encoding import Encoding
 from umaserve.server.overview import Overview, Watched, info, models_of
 from umaserve.server.requests.request import LANES, Request
@@ -51,54 +29,54 @@ class Admin:
         self._texts = TextAnswers(daemon)
         encoding = Encoding(daemon, self._texts)
         self._answers: dict[type, Any] = {
-            AskAdapters: self._adapters,
-            AskCache: self._texts.cache,
-            DetokenizeRequest: self._texts.detokenize,
-            Embed: encoding.embed,
-            Load: self._load,
-            Render: self._texts.render,
-            Rerank: encoding.rerank,
-            TokenizeRequest: self._texts.tokenize,
-            Unload: self._unload,
+            p.AskAdapters: self._adapters,
+            p.AskCache: self._texts.cache,
+            p.DetokenizeRequest: self._texts.detokenize,
+            p.Embed: encoding.embed,
+            p.Load: self._load,
+            p.Render: self._texts.render,
+            p.Rerank: encoding.rerank,
+            p.TokenizeRequest: self._texts.tokenize,
+            p.Unload: self._unload,
         }
         self.overview = Overview(daemon)
 
-    def handle(self, connection: Connection, message: AdminMessage) -> None:
+    def handle(self, connection: Connection, message: p.AdminMessage) -> None:
         """Raises ``ProtocolError`` for what cannot be done."""
         match message:
-            case Ping():
-                connection.send(admin_event("pong", message.id))
-            case Info():
+            case p.Ping():
+                connection.send(p.admin_event("pong", message.id))
+            case p.Info():
                 connection.relays = connection.relays or message.relays
                 told = info(self._daemon, message.model, template=message.template)
-                connection.send(admin_event("info", message.id, info=told))
-            case AskModels():
+                connection.send(p.admin_event("info", message.id, info=told))
+            case p.AskModels():
                 models = models_of(self._daemon)
-                connection.send(admin_event("models", message.id, models=models))
-            case Cancel() if message.serial is None and message.id in connection.questions:
+                connection.send(p.admin_event("models", message.id, models=models))
+            case p.Cancel() if message.serial is None and message.id in connection.questions:
                 connection.questions[message.id].cancel()
-                connection.send(admin_event("cancelled", message.id, found=True))
-            case Cancel():
+                connection.send(p.admin_event("cancelled", message.id, found=True))
+            case p.Cancel():
                 request = self._find(connection, message)
                 found = request is not None and not request.told
-                connection.send(admin_event("cancelled", message.id, found=found))
+                connection.send(p.admin_event("cancelled", message.id, found=found))
                 if request is not None:
                     self._daemon.sessions.ends.cancel(request)
-            case SetPriority():
+            case p.SetPriority():
                 self._set_priority(connection, message)
-            case Metrics() if message.interval_ms is None:
+            case p.Metrics() if message.interval_ms is None:
                 connection.send(self._metrics(message))
-            case Metrics():
+            case p.Metrics():
                 self._start(connection, message, self._stream_metrics)
             case _:
                 self._start(connection, message, self._answers[type(message)])
 
-    def _metrics(self, message: Metrics) -> bytes:
+    def _metrics(self, message: p.Metrics) -> bytes:
         if message.sessions:
-            return admin_event("metrics", message.id, **self.overview.read())
-        return admin_event("metrics", message.id, metrics=self._daemon.scorecard.read())
+            return p.admin_event("metrics", message.id, **self.overview.read())
+        return p.admin_event("metrics", message.id, metrics=self._daemon.scorecard.read())
 
-    def _find(self, connection: Connection, message: Cancel | SetPriority) -> Request | None:
+    def _find(self, connection: Connection, message: p.Cancel | p.SetPriority) -> Request | None:
         """The request of that serial; else the asker's own of that id, else the only one of its
         program.
 
@@ -119,21 +97,21 @@ class Admin:
         ]
         return found[0] if len(found) == 1 else None
 
-    def _set_priority(self, connection: Connection, message: SetPriority) -> None:
+    def _set_priority(self, connection: Connection, message: p.SetPriority) -> None:
         request = self._find(connection, message)
         if request is None:
             field = "id" if message.serial is None else "serial"
             value = getattr(message, field)
             text = f'"{field}" must name one request that runs or waits; {value!r} does not'
-            raise ProtocolError(E_PROTO_003, text, id=message.id)
+            raise p.ProtocolError(p.E_PROTO_003, text, id=message.id)
         self._daemon.sessions.set_lane(request, LANES[message.priority])
-        connection.send(admin_event("priority", message.id, priority=message.priority))
+        connection.send(p.admin_event("priority", message.id, priority=message.priority))
 
     def _start(self, connection: Connection, message: Any, answer: Any) -> None:
         program = program_asking(connection, message)
         if connection.answering[program] >= MAX_AT_ONCE:
             text = f"{MAX_AT_ONCE} admin messages of this connection are being answered already"
-            raise ProtocolError(E_LIMIT_002, text, id=message.id)
+            raise p.ProtocolError(p.E_LIMIT_002, text, id=message.id)
         connection.answering[program] += 1
         connection.keeps_alive += 1
         scope = trio.CancelScope()  # a cancel may come before the task begins
@@ -148,7 +126,7 @@ class Admin:
         try:
             with scope:
                 await answer(connection, message)
-        except ProtocolError as error:
+        except p.ProtocolError as error:
             error.id = message.id
             connection.refuse(error)
         except Exception as error:
@@ -161,7 +139,7 @@ class Admin:
             if not connection.answering[program]:
                 del connection.answering[program]
 
-    async def _stream_metrics(self, connection: Connection, message: Metrics) -> None:
+    async def _stream_metrics(self, connection: Connection, message: p.Metrics) -> None:
         assert message.interval_ms is not None
         due = trio.current_time()
         while True:
@@ -171,13 +149,13 @@ class Admin:
             due = max(due + message.interval_ms / 1000, trio.current_time())
             await trio.sleep_until(due)
 
-    async def _load(self, connection: Connection, message: Load) -> None:
+    async def _load(self, connection: Connection, message: p.Load) -> None:
         def report(fraction: float, stage: str) -> None:
             fraction = round(fraction, 4)
-            connection.send(admin_event("progress", message.id, fraction=fraction, stage=stage))
+            connection.send(p.admin_event("progress", message.id, fraction=fraction, stage=stage))
 
         path = await self.serve(message.model, report)
-        connection.send(admin_event("loaded", message.id, model=path))
+        connection.send(p.admin_event("loaded", message.id, model=path))
 
     async def serve(self, model: str, report: Callable[[float, str], None]) -> str:
         """Load another model and return its path.  Raises ``ProtocolError``."""
@@ -186,15 +164,15 @@ class Admin:
         self._daemon.log("info", f"now serving {ready.model_name} ({ready.model_path})")
         return ready.model_path
 
-    async def _unload(self, connection: Connection, message: Unload) -> None:
+    async def _unload(self, connection: Connection, message: p.Unload) -> None:
         self._refuse_when_stopping()
         supervisor = self._daemon.models.named(message.model)
         name = supervisor.service.name or "the model"
         await supervisor.changes.unload()
         self._daemon.log("info", f"{name} was unloaded")
-        connection.send(admin_event("unloaded", message.id))
+        connection.send(p.admin_event("unloaded", message.id))
 
-    async def _adapters(self, connection: Connection, message: AskAdapters) -> None:
+    async def _adapters(self, connection: Connection, message: p.AskAdapters) -> None:
         """Tell a model's adapters; before that, change the scales where the message names some."""
         service = self._daemon.models.named(message.model).service
         await self._texts.ready_engine(service)
@@ -203,11 +181,11 @@ class Admin:
             named = dict(message.lora)
             if strangers := [i for i, scale in named.items() if scale and i >= len(found)]:
                 text = f'"lora" names adapter {strangers[0]}; the model has {len(found)}'
-                raise ProtocolError(E_PROTO_003, text)
+                raise p.ProtocolError(p.E_PROTO_003, text)
             service.lora = tuple((i, named.get(i, 0.0)) for i in range(len(found)))
             found = adapters_of(service)
-        connection.send(admin_event("adapters", message.id, adapters=found))
+        connection.send(p.admin_event("adapters", message.id, adapters=found))
 
     def _refuse_when_stopping(self) -> None:
         if self._daemon.stopping:
-            raise ProtocolError(E_LIMIT_002, STOPPING)
+            raise p.ProtocolError(p.E_LIMIT_002, p.STOPPING)

@@ -17,12 +17,7 @@ from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
 from umaserve.server.clients.limits import limits_of
 from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
-from umaserve.server.engines.descriptors import (
-    OUT_OF_THEM,
-    RESERVE,
-    connections_within_limit,
-    no_descriptors,
-)
+from umaserve.server.engines import descriptors
 from umaserve.server.figures.scorecard import Scorecard
 from umaserve.server.log.lines import Log, trace
 from umaserve.server.requests.meters.meters import Meters
@@ -61,7 +56,7 @@ class Daemon:
         self.partial = FrameBudget(max(PARTIAL_BYTES, 4 * self.limits.max_frame_bytes))
         self.unsent = Budget(max(UNSENT_BYTES, 4 * config.max_unsent_bytes))
         # what a low limit of descriptors leaves has to do
-        self._most = max(1, min(config.max_connections, connections_within_limit()))
+        self._most = max(1, min(config.max_connections, descriptors.connections_within_limit()))
 
     @property
     def limits(self) -> Limits:
@@ -101,15 +96,15 @@ class Daemon:
 
     def _accept(self, listening: socket.socket) -> socket.socket | None:
         """``None``: it was turned away, for want of file descriptors."""
-        if RESERVE.fill():
+        if descriptors.RESERVE.fill():
             try:
                 return listening.accept()[0]
             except OSError as error:
-                if error.errno not in OUT_OF_THEM:
+                if error.errno not in descriptors.OUT_OF_THEM:
                     raise
-        with RESERVE.lent(1):
+        with descriptors.RESERVE.lent(1):
             sock, _ = listening.accept()
-            text = no_descriptors()
+            text = descriptors.no_descriptors()
             self.log("warn", f"connections are turned away: {text}")
             self._turn_away(sock, Peer(), text)
         return None

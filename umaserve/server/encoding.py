@@ -13,17 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from umaserve.protocol import (
-    E_LIMIT_001,
-    E_LIMIT_003,
-    E_MODEL_001,
-    E_PROTO_003,
-    Embed,
-    Overflow,
-    ProtocolError,
-    Rerank,
-    admin_event,
-)
+from umaserve import protocol as p
 from umaserve.server.clients.questions import Questions
 from umaserve.server.overview import Watched
 from umaserve.server.requests.roles import EMBED, RERANK, why_not
@@ -50,7 +40,7 @@ class Encoding:
         self._of_generators = defaultdict[int, Questions](lambda: Questions("embedded"))
         self._of_encoders = defaultdict[int, Questions](lambda: Questions("encoded", AT_ONCE))
 
-    async def embed(self, connection: Connection, message: Embed) -> None:
+    async def embed(self, connection: Connection, message: p.Embed) -> None:
         """Answer with a vector for each text.  Raises ``ProtocolError``."""
         program = program_asking(connection, message)
         service, ready, path = await self._model(message, EMBED)
@@ -64,9 +54,9 @@ class Encoding:
             tokens += answer.n_tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         more = {"usage": usage, "model": service.label}
-        connection.send(admin_event("embeddings", message.id, embeddings=vectors, **more))
+        connection.send(p.admin_event("embeddings", message.id, embeddings=vectors, **more))
 
-    async def rerank(self, connection: Connection, message: Rerank) -> None:
+    async def rerank(self, connection: Connection, message: p.Rerank) -> None:
         """Answer with the documents' scores, the highest first.  Raises ``ProtocolError``."""
         program = program_asking(connection, message)
         service, ready, path = await self._model(message, RERANK)
@@ -81,15 +71,15 @@ class Encoding:
         ]
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         more = {"usage": usage, "model": service.label}
-        connection.send(admin_event("ranking", message.id, results=results, **more))
+        connection.send(p.admin_event("ranking", message.id, results=results, **more))
 
-    async def _model(self, message: Embed | Rerank, role: str) -> tuple[Service, m.Ready, str]:
+    async def _model(self, message: p.Embed | p.Rerank, role: str) -> tuple[Service, m.Ready, str]:
         """The model that a message names, or the role's, once it is loaded; and its path."""
         services = self._daemon.sessions.services
         service = services.find(message.model, role, message.key)
         engine, ready = await self._asking.ready_engine(service)
         if why := why_not(service, ready, role, services):
-            raise ProtocolError(E_PROTO_003, why)
+            raise p.ProtocolError(p.E_PROTO_003, why)
         return service, ready, engine.start.model_path
 
     async def _encoded(
@@ -98,16 +88,16 @@ class Encoding:
         path: str,
         program: int,
         texts: Sequence[str | list[int]],
-        message: Embed | Rerank,
+        message: p.Embed | p.Rerank,
     ) -> AsyncIterator[m.Embedded]:
-        query = message.query if isinstance(message, Rerank) else None
+        query = message.query if isinstance(message, p.Rerank) else None
         _, ready = await self._asking.ready_engine(service)
         questions = self._of_generators if ready.generates else self._of_encoders
         group: list[str | list[int]] = []
 
         async def ask(engine: EngineHandle) -> m.Embedded | None:
             if engine.start.model_path != path:  # vectors of two models would be mixed up
-                raise ProtocolError(E_MODEL_001, "the model was changed meanwhile; ask again")
+                raise p.ProtocolError(p.E_MODEL_001, "the model was changed meanwhile; ask again")
             return await engine.asked.ask(
                 lambda ref: m.Embed(ref, group, query, message.truncate), m.Embedded
             )
@@ -117,20 +107,21 @@ class Encoding:
             answer = await self._asking.by_engine(service, questions, program, ask)
             if answer.error:
                 number = f"input {at + answer.at}: " if len(texts) > 1 else ""
-                is_long = answer.code == E_LIMIT_003
-                overflow = Overflow(answer.n_tokens, answer.most) if is_long else None
-                raise ProtocolError(answer.code, number + answer.error, overflow=overflow)
+                is_long = answer.code == p.E_LIMIT_003
+                overflow = p.Overflow(answer.n_tokens, answer.most) if is_long else None
+                raise p.ProtocolError(answer.code, number + answer.error, overflow=overflow)
             yield answer
             at += len(group)
 
-    def _refuse_large(self, n_embd: int, message: Embed) -> None:
+    def _refuse_large(self, n_embd: int, message: p.Embed) -> None:
         """An answer has to fit into what may wait for a client unread."""
         size = json_bytes(n_embd, message.base64) * len(message.inputs)
         most = self._daemon.config.max_unsent_bytes
         if size > most:
             text = f"the vectors of {len(message.inputs)} texts are about {size} bytes of JSON"
             text += f"; the limit is {most} (--max-unsent-bytes): send fewer texts at once"
-            raise ProtocolError(E_LIMIT_001, text + ', or ask for "base64"' * (not message.base64))
+            text += ', or ask for "base64"' * (not message.base64)
+            raise p.ProtocolError(p.E_LIMIT_001, text)
 
 
 def _groups(

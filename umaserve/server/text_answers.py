@@ -13,20 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from umaserve import protocol as p
 from umaserve.chat.questions import Rendered, render
-from umaserve.protocol import (
-    E_LIMIT_001,
-    E_MODEL_001,
-    E_MODEL_002,
-    E_PROTO_003,
-    E_RUNTIME_001,
-    AskCache,
-    DetokenizeRequest,
-    ProtocolError,
-    Render,
-    TokenizeRequest,
-    admin_event,
-)
 from umaserve.protocol.history import without_pictures
 from umaserve.server.clients.questions import Questions
 from umaserve.server.engines.asked import TextFault
@@ -60,7 +48,7 @@ class TextAnswers:
         self._questions = defaultdict[int, Questions](Questions)
         self._caches = defaultdict[int, Questions](lambda: Questions("looked up"))
 
-    async def tokenize(self, connection: Connection, message: TokenizeRequest) -> None:
+    async def tokenize(self, connection: Connection, message: p.TokenizeRequest) -> None:
         def asked(ref: int) -> m.Tokenize:
             first, *more = message.texts
             return m.Tokenize(ref, first, message.add_special, message.parse_special, more)
@@ -72,16 +60,16 @@ class TextAnswers:
             lambda engine: engine.asked.ask(asked, m.Tokens),
         )
         if answer.error:
-            raise ProtocolError(E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
+            raise p.ProtocolError(p.E_PROTO_003, f'"text" cannot be tokenised: {answer.error}')
         counts = {"counts": answer.counts} if message.several else {}
-        connection.send(admin_event("tokens", message.id, tokens=answer.tokens, **counts))
+        connection.send(p.admin_event("tokens", message.id, tokens=answer.tokens, **counts))
 
-    async def detokenize(self, connection: Connection, message: DetokenizeRequest) -> None:
+    async def detokenize(self, connection: Connection, message: p.DetokenizeRequest) -> None:
         engine, ready = await self.ready_engine(self._service(message))
         tokens, n_vocab, pieces = message.tokens, ready.n_vocab, engine.pieces
         if tokens and max(tokens) >= n_vocab:
             text = f'"tokens" names token {max(tokens)}; the vocabulary has {n_vocab}'
-            raise ProtocolError(E_PROTO_003, text)
+            raise p.ProtocolError(p.E_PROTO_003, text)
         found: list[bytes] = []
         listed: list[list[int]] = []
         size, most = 0, self._daemon.limits.max_prompt_bytes
@@ -93,14 +81,14 @@ class TextAnswers:
             size += sum(map(len, some))
             if size > most:  # some tokens are a hundred spaces
                 text = f"the text of these tokens is longer than {most} bytes"
-                raise ProtocolError(E_LIMIT_001, f"{text}; the limit is that of a prompt")
+                raise p.ProtocolError(p.E_LIMIT_001, f"{text}; the limit is that of a prompt")
             await connection.use_front(began_s)
             await trio.lowlevel.checkpoint()
         more = {"pieces": listed} if message.with_pieces else {}
         text = b"".join(found).decode("utf-8", "replace")
-        connection.send(admin_event("text", message.id, text=text, **more))
+        connection.send(p.admin_event("text", message.id, text=text, **more))
 
-    async def render(self, connection: Connection, message: Render) -> None:
+    async def render(self, connection: Connection, message: p.Render) -> None:
         engine, _ = await self.ready_engine(self._service(message))
         outcomes: list[Outcome] = []
         answered = trio.Event()
@@ -120,13 +108,13 @@ class TextAnswers:
         finally:
             forget()
         outcome = outcomes[0]
-        if isinstance(outcome, ProtocolError):
+        if isinstance(outcome, p.ProtocolError):
             raise outcome
         assert isinstance(outcome, Rendered)
         if not message.chat.add_generation_prompt:
             outcome = outcome.without_generation_prompt()
         connection.send(
-            admin_event(
+            p.admin_event(
                 "rendered",
                 message.id,
                 prompt=outcome.prompt,
@@ -137,7 +125,7 @@ class TextAnswers:
             )
         )
 
-    async def cache(self, connection: Connection, message: AskCache) -> None:
+    async def cache(self, connection: Connection, message: p.AskCache) -> None:
         async def ask(engine: EngineHandle) -> dict[str, Any] | None:
             report = await engine.asked.ask(m.AskCache, m.CacheReport)
             if report is None:
@@ -146,7 +134,7 @@ class TextAnswers:
 
         service = self._daemon.models.named(message.model).service
         cache = await self.by_engine(service, self._caches, connection.program, ask)
-        connection.send(admin_event("cache", message.id, cache=cache))
+        connection.send(p.admin_event("cache", message.id, cache=cache))
 
     def _service(self, message: Any, role: str = "") -> Service:
         """The model that a message names; else the first of the ``role``, or the default."""
@@ -166,8 +154,8 @@ class TextAnswers:
                 await self._end_of(engine, service)
                 failure = self._daemon.models.all[service.number].failure
                 if service.engine is None and failure:
-                    raise ProtocolError(E_MODEL_002, failure)
-        raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+                    raise p.ProtocolError(p.E_MODEL_002, failure)
+        raise p.ProtocolError(p.E_MODEL_001, WITHOUT_ENGINE)
 
     async def by_engine(
         self,
@@ -185,11 +173,11 @@ class TextAnswers:
                         answer = await ask(engine)
                 except TextFault as fault:
                     text = f"this text brought the engine down: it {fault}"
-                    raise ProtocolError(E_RUNTIME_001, text) from None
+                    raise p.ProtocolError(p.E_RUNTIME_001, text) from None
                 if answer is not None:
                     return answer
                 await self._end_of(engine, service)
-        raise ProtocolError(E_MODEL_001, WITHOUT_ENGINE)
+        raise p.ProtocolError(p.E_MODEL_001, WITHOUT_ENGINE)
 
     async def _end_of(self, engine: EngineHandle, service: Service) -> None:
         """Wait until an engine has ended, and its model has another one or gets none."""

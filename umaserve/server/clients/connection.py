@@ -15,18 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from umaserve.protocol import (
-    E_IO_001,
-    E_LIMIT_002,
-    E_LIMIT_004,
-    E_PROTO_004,
-    E_RUNTIME_001,
-    STOPPING,
-    Generate,
-    ProtocolError,
-    error_event,
-    parse_message,
-)
+from umaserve import protocol as p
 from umaserve.server.clients.event_frames import EventFrames
 from umaserve.server.clients.intake import READ_BYTES, Intake, Taken, discard, receive
 from umaserve.server.engines.outbox import Outbox
@@ -81,10 +70,11 @@ class Connection(EventFrames):
             return
         if self._outbox.overflowed:
             limit = self.daemon.config.max_unsent_bytes
-            self.close(E_IO_001, f"more than {limit} bytes wait here unread; the connection closes")
+            text = f"more than {limit} bytes wait here unread"
+            self.close(p.E_IO_001, f"{text}; the connection closes")
         elif not self._outbox.empty.is_set() and self.daemon.unsent.is_over(self.program):
             text = "what this program does not read fills its share of the daemon's memory"
-            self.close(E_IO_001, f"{text}; this connection closes")
+            self.close(p.E_IO_001, f"{text}; this connection closes")
 
     def send_now(self) -> bool:
         return self._outbox.send_now()
@@ -97,7 +87,7 @@ class Connection(EventFrames):
             # no number of the connection: lines that come again are counted, not written
             text = f"a connection of {self.app or 'a program'} closes: {code} {message}"
             self.daemon.log("info", text, connection=self.label, **named)
-            self._outbox.put(error_event(id, code, message))
+            self._outbox.put(p.error_event(id, code, message))
             self.abandon()
             self._intake.drop()
             self._outbox.flush()
@@ -131,10 +121,10 @@ class Connection(EventFrames):
         self._at_hand = taken = self._intake.take(data, self.daemon.limits.max_frame_bytes)
         if taken.bodies:
             try:
-                message = parse_message(taken.bodies[0], self.daemon.limits)
-            except ProtocolError:
+                message = p.parse_message(taken.bodies[0], self.daemon.limits)
+            except p.ProtocolError:
                 return
-            if isinstance(message, Generate):
+            if isinstance(message, p.Generate):
                 taken.bodies.popleft()
                 self._guarded(self._generate, message, taken.arrived_ns)
 
@@ -199,13 +189,13 @@ class Connection(EventFrames):
         if self.requests or self.keeps_alive:
             self._active_s = trio.current_time()
         elif idle_s and trio.current_time() >= self._active_s + idle_s:
-            self.close(E_LIMIT_004, f"nothing was asked for {idle_s:g} s; the connection closes")
+            self.close(p.E_LIMIT_004, f"nothing was asked for {idle_s:g} s; the connection closes")
         return None
 
     def _end_slow_frame(self) -> bool:
         """Close the connection where a frame takes too long."""
         if why := self._intake.why_slow:
-            self.close(E_LIMIT_004, why)
+            self.close(p.E_LIMIT_004, why)
         return bool(why)
 
     async def _finish_half_closed(self) -> None:
@@ -251,7 +241,7 @@ class Connection(EventFrames):
     def _guarded(self, handle: Callable[[Any, int], None], what: Any, arrived_ns: int) -> None:
         try:
             handle(what, arrived_ns)
-        except ProtocolError as error:
+        except p.ProtocolError as error:
             self.refuse(error)
         except Exception as error:
             self.broke(error, getattr(what, "id", None))
@@ -264,9 +254,9 @@ class Connection(EventFrames):
             self.daemon.sessions.ends.broke(request, error)
             return
         text = f"this failed inside the daemon ({type(error).__name__}: {error}); see its log"
-        self.refuse(ProtocolError(E_RUNTIME_001, text, id=id))
+        self.refuse(p.ProtocolError(p.E_RUNTIME_001, text, id=id))
 
-    def refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: p.ProtocolError) -> None:
         """Tell the client about a message that was not taken.
 
         The error is over then.  Its traceback goes, as it would keep the message: often the error
@@ -277,22 +267,22 @@ class Connection(EventFrames):
             self.close(error.code, error.message, error.id)
         else:
             self.daemon.meters.error(error.code, error.message, error.id or "", self)
-            self.send(error_event(error.id, error.code, error.message, error.overflow))
+            self.send(p.error_event(error.id, error.code, error.message, error.overflow))
 
     def _handle(self, body: bytes, arrived_ns: int) -> None:
-        message = parse_message(body, self.daemon.limits)
-        handle = self._generate if isinstance(message, Generate) else self._administer
+        message = p.parse_message(body, self.daemon.limits)
+        handle = self._generate if isinstance(message, p.Generate) else self._administer
         self._guarded(handle, message, arrived_ns)
 
     def _administer(self, message: AdminMessage, arrived_ns: int) -> None:
         self.daemon.admin.handle(self, message)
 
-    def _generate(self, message: Generate, arrived_ns: int) -> None:
+    def _generate(self, message: p.Generate, arrived_ns: int) -> None:
         if message.id in self.requests:
             text = f'"id" {message.id!r} is in flight on this connection already'
-            raise ProtocolError(E_PROTO_004, text, id=message.id)
+            raise p.ProtocolError(p.E_PROTO_004, text, id=message.id)
         if self.daemon.stopping:
-            raise ProtocolError(E_LIMIT_002, STOPPING, id=message.id)
+            raise p.ProtocolError(p.E_LIMIT_002, p.STOPPING, id=message.id)
         self.daemon.sessions.submit(self, message, arrived_ns, self.begin)
 
     async def flushed(self) -> None:

@@ -14,14 +14,7 @@ from typing import Any
 import trio
 
 from umaserve.chat.questions import Parsed
-from umaserve.protocol import (
-    E_RUNTIME_001,
-    Ending,
-    ProtocolError,
-    Timings,
-    eos_event,
-    error_event,
-)
+from umaserve.protocol import E_RUNTIME_001, Ending, ProtocolError, Timings, eos_event, error_event
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.life import Answer, Stage

@@ -12,13 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from umaserve.app_settings import AppSettings
-from umaserve.protocol import (
-    E_LIMIT_002,
-    Generate,
-    Overflow,
-    ProtocolError,
-    prompt_logprobs_event,
-)
+from umaserve.protocol import E_LIMIT_002, Generate, Overflow, ProtocolError, prompt_logprobs_event
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.prompts import Prompts
 from umaserve.server.requests.ends import Ends

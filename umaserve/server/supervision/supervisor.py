@@ -15,12 +15,7 @@ import trio
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.gguf.header import GGUFError
-from umaserve.protocol import (
-    E_LIMIT_002,
-    E_MODEL_002,
-    STOPPING,
-    ProtocolError,
-)
+from umaserve.protocol import E_LIMIT_002, E_MODEL_002, STOPPING, ProtocolError
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.slow_files import ask_file, needs_of

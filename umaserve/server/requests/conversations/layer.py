@@ -13,22 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
+from umaserve.chat import questions
 from umaserve.chat.process import ChatProcess, ProcessEnded
-from umaserve.chat.questions import (
-    Abilities,
-    Answer,
-    ChatModel,
-    Kind,
-    Parsed,
-    Refusal,
-    Rendered,
-    answer_of,
-)
-from umaserve.protocol import (
-    E_PROTO_003,
-    E_RUNTIME_003,
-    ProtocolError,
-)
+from umaserve.protocol import E_PROTO_003, E_RUNTIME_003, ProtocolError
 from umaserve.server.engines.descriptors import RESERVE
 from umaserve.server.log.lines import trace
 from umaserve.server.requests.queue.turns import NOBODY, Asker, Line, Turn, Turns
@@ -40,7 +27,7 @@ MOST_S = 20.0  # in all
 LOOK_S = 0.1  # between two looks at its processor time
 MOST_SLOW = 3  # processes that work on such questions; then the others wait
 
-Outcome = Answer | ProtocolError
+Outcome = questions.Answer | ProtocolError
 Done = Callable[[Outcome], None]
 Forget = Callable[[], None]
 
@@ -73,9 +60,9 @@ class Question:
     """
 
     turn: Turn
-    model: ChatModel
+    model: questions.ChatModel
     body: bytes | None
-    kind: Kind
+    kind: questions.Kind
     done: Done
 
 
@@ -95,9 +82,9 @@ class ChatLayer:
 
     def put(
         self,
-        model: ChatModel,
+        model: questions.ChatModel,
         body: bytes | None,
-        kind: Kind,
+        kind: questions.Kind,
         done: Done,
         *,
         lane: int = 0,
@@ -177,7 +164,7 @@ class ChatLayer:
         work.limit.cancel()
 
     async def _outcome(self, question: Question, work: _Work) -> Outcome:
-        what = "uma-chat" if question.kind is Parsed else "the model's chat template"
+        what = "uma-chat" if question.kind is questions.Parsed else "the model's chat template"
         if not question.model.program:
             missing = f"there is no chat layer: {question.model.missing}"
             return ProtocolError(E_RUNTIME_003, f'{missing} (a "prompt" needs none)')
@@ -199,20 +186,20 @@ class ChatLayer:
     async def _ask(self, process: ChatProcess, question: Question, what: str) -> Outcome:
         model = question.model
         is_told = process.told == model and question.body is not None
-        if question.kind is not Parsed and not is_told:
+        if question.kind is not questions.Parsed and not is_told:
             process.told = None
-            told = answer_of(await process.ask(model.question()), Abilities)
-            if isinstance(told, Refusal):
+            told = questions.answer_of(await process.ask(model.question()), questions.Abilities)
+            if isinstance(told, questions.Refusal):
                 why = told.refused or told.failed
                 return self._failed(f"{what} cannot be used: {why}")
             process.told = model
             if question.body is None:
                 return told
         assert question.body is not None
-        answer = answer_of(await process.ask(question.body), question.kind)
-        if isinstance(answer, Rendered):
+        answer = questions.answer_of(await process.ask(question.body), question.kind)
+        if isinstance(answer, questions.Rendered):
             return msgspec.structs.replace(answer, stops=(*answer.stops, *model.stops))
-        if not isinstance(answer, Refusal):
+        if not isinstance(answer, questions.Refusal):
             return answer
         if answer.refused is not None:
             text = f'"messages": {what} refuses them: {answer.refused}'

@@ -16,14 +16,8 @@ import msgspec
 
 from umaserve.chat.questions import Rendered
 from umaserve.eyes.seen import Seen
+from umaserve.protocol import history
 from umaserve.protocol.generate import refuse_unread
-from umaserve.protocol.history import (
-    ContentPart,
-    left_out,
-    marker_part,
-    parts_with,
-    with_pictures,
-)
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.conversations.eyes import (
     NICE,
@@ -61,21 +55,21 @@ def take(request: Request, outcomes: Sequence[Outcome]) -> None:
     message, left = request.message, list(outcomes)[::-1]
     name, unread = secrets.token_hex(8), list(message.chat.unread)
 
-    def put(part: ContentPart) -> ContentPart:
+    def put(part: history.ContentPart) -> history.ContentPart:
         outcome = left.pop()
         if isinstance(outcome, str):
             refuse_unread(message.chat, [part.type], outcome)
             unread.append(part.type)
-            return left_out(part, outcome)
+            return history.left_out(part, outcome)
         marker = f"<__media_{name}_{len(request.seen)}__>"
         request.seen[marker] = outcome
-        return marker_part(marker)
+        return history.marker_part(marker)
 
     changed: dict[str, Any] = {}
     if message.messages is not None:
-        changed["messages"] = with_pictures(message.messages, put)
+        changed["messages"] = history.with_pictures(message.messages, put)
     else:
-        text = "".join(part.text or "" for part in parts_with(message.parts, put))
+        text = "".join(part.text or "" for part in history.parts_with(message.parts, put))
         whole, request.pictures = placed(Rendered(text), request.seen)
         changed |= {"prompt": whole.prompt, "parts": ()}
     changed["chat"] = msgspec.structs.replace(message.chat, unread=tuple(unread))

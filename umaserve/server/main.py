@@ -76,14 +76,12 @@ def serve(config: Config, engine_command: Sequence[str] | None = None) -> int:
     try:
         manager = activation.manager()
         config = replace(config, socket=manager.path or config.socket)
-        problem = problem_with(config.http, config.socket)
-        if problem:
+        if problem := problem_with(config.http, config.socket):
             raise StartError(problem)
         model = check_model(config)
         meters = Meters(config.latency_cap)
         descriptors.raise_limit(config.max_connections)
-        too_few = descriptors.why_too_few(config.max_connections)
-        if too_few:
+        if too_few := descriptors.why_too_few(config.max_connections):
             log("warn", too_few)
         sys.setswitchinterval(SWITCH_S)
         descriptors.RESERVE.keep()
@@ -119,8 +117,7 @@ def check_model(config: Config) -> memory.ModelFile:
         file = trio.run(ask_file, memory.look_at, path)
     except GGUFError as error:
         raise StartError(f"{error}. Name a GGUF file with --model") from None
-    refusal = why_not_served(file, config)
-    if refusal:
+    if refusal := why_not_served(file, config):
         raise StartError(refusal)
     return file
 

@@ -144,22 +144,23 @@ class EngineSet:
 
     def begin_stop(self) -> None:
         """Start no engine any more, and end each that loads and has no request."""
-        for each in self.all:
-            each.begin_stop()
+        for supervisor in self.all:
+            supervisor.is_stopping = True
+        for engine in self.engines:
+            if engine.ready is None and not engine.backlog:
+                engine.kill()
 
     async def stop(self) -> None:
-        """Stop every engine; ``Sessions`` has been drained before."""
+        """Stop every engine, after `begin_stop`; ``Sessions`` has been drained before."""
         async with trio.open_nursery() as nursery:
-            for each in self.all:
-                nursery.start_soon(each.stop)
+            for engine in self.engines:
+                nursery.start_soon(engine.stop)
 
     # --- memory -----------------------------------------------------------------------------------
 
     async def _make_room(self, asker: ModelEngines, file: memory.ModelFile) -> None:
         """Wait until ``file`` fits beside the loaded models; idle ones leave for its least need.
-        Raises ``ProtocolError`` (``E_MODEL_002``) where it would not fit with all others gone but
-        those that are pinned.
-        """
+        Raises ``ProtocolError`` (``E_MODEL_002``) where the pinned models alone leave no room."""
         need = (await needs_of(file, asker.config, asker.service.given_role)).least.n_bytes
         most = self.config.models_memory
         if 0 < most < need:
@@ -285,8 +286,7 @@ def config_of(config: Config, settings: ModelSettings) -> Config:
     """Return the daemon's settings, with those that a model has of its own."""
     own: dict[str, Any] = {"model": settings.path}
     for name in ("n_ctx", "n_seq", "draft_model", "mmproj", "lora"):
-        value = getattr(settings, name)
-        if value is not None:
+        if (value := getattr(settings, name)) is not None:
             own[name] = value
     if settings.kv_type is not None:
         own["kv_type_k"], own["kv_type_v"] = settings.kv_type

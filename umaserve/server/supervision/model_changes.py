@@ -15,13 +15,9 @@ import trio
 
 from umaserve.config import Config
 from umaserve.model_settings import AdapterSettings
-from umaserve.models import needs as memory
-from umaserve.models.gguf.header import GGUFError
 from umaserve.protocol import E_MODEL_001, E_MODEL_002, STOPPING, ProtocolError
 from umaserve.server.engines.exit import describe_exit
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.engines.slow_files import ask_file, needs_of
-from umaserve.server.engines.start.model_start import start_message, why_not_served
 from umaserve.server.log.lines import trace
 from umaserve.server.supervision.model_engines import ModelEngines
 from umaserve.server.supervision.recovery import known_identity
@@ -64,19 +60,18 @@ class ModelChanges:
             raise ProtocolError(E_MODEL_002, "another load or unload is running; try again later")
         self._model.is_changing = True
         done = trio.Event()
-        results: list[Any] = []
-        errors: list[ProtocolError] = []
+        results: list[Any] = []  # what the change returned, or the error that it raised
 
         async def run() -> None:
             try:
                 results.append(await change(*args))
             except ProtocolError as error:
-                errors.append(error)
+                results.append(error)
             except Exception as error:
                 text = f"a load or an unload failed inside the daemon: {trace(error)}"
                 self._model.log("error", text)
                 text = f"it failed inside the daemon ({type(error).__name__}: {error}); see its log"
-                errors.append(ProtocolError(E_MODEL_002, text))
+                results.append(ProtocolError(E_MODEL_002, text))
             finally:
                 self._model.is_changing = False
                 if len(self._model.service.room):  # they came meanwhile, and it may be asleep
@@ -85,27 +80,14 @@ class ModelChanges:
 
         self._model.nursery.start_soon(run)
         await done.wait()
-        if errors:
-            raise errors[0]
-        if not results:
-            raise ProtocolError(E_MODEL_002, STOPPING)
-        return results[0]
+        result = results[0] if results else ProtocolError(E_MODEL_002, STOPPING)
+        if isinstance(result, ProtocolError):
+            raise result
+        return result
 
     async def _load(self, model: str, report: Report) -> m.Ready:
         path = os.path.abspath(os.path.expanduser(path_of(model)))
-        try:
-            file, config = await ask_file(memory.look_at, path), self._config_for(path)
-            need = await needs_of(file, config, self._model.service.given_role)
-        except GGUFError as error:
-            raise ProtocolError(E_MODEL_002, str(error)) from None
-        if refusal := why_not_served(file, config):
-            raise ProtocolError(E_MODEL_002, refusal)
-        if self._model.current is None:
-            await self._model.make_room(file)
-        if not self._model.fits(need.n_bytes):
-            need = need.least
-        start = start_message(config, file, self._model.service.given_role, need)
-        self._model.need_bytes = need.n_bytes
+        start = await self._model.prepare(path, self._config_for(path))
         if self._model.current is None or self._model.fits(self._model.need_bytes):
             return await self._load_next_to(start, report)
         return await self._load_instead(start, report)

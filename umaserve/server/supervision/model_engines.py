@@ -10,11 +10,15 @@ import trio
 
 from umaserve.config import Config
 from umaserve.models import needs as memory
+from umaserve.models.gguf.header import GGUFError
 from umaserve.models.identity import ModelIdentity
 from umaserve.models.projector import projector_of
+from umaserve.protocol import E_MODEL_002, ProtocolError
 from umaserve.server.engines.handle import Callbacks, EngineHandle
 from umaserve.server.engines.loop_lock import LoopLock
 from umaserve.server.engines.model_watch import watch_file
+from umaserve.server.engines.slow_files import ask_file, needs_of
+from umaserve.server.engines.start.model_start import start_message, why_not_served
 from umaserve.server.engines.start.next_try import NextTry
 from umaserve.server.requests.meters.meters import Meters
 from umaserve.server.requests.service import DEFAULT, Service
@@ -65,35 +69,33 @@ class ModelEngines(abc.ABC):
         self.has_served = False  # an engine has been ready once
         self.is_changing = False  # a load or an unload runs
         self.is_stopping = False
-        self._positions = 0
-        self._sees = bool(projector_of(self.config.mmproj, self.config.model))
+        # of the newest model, as far as that is known
+        self.positions = 0  # tokens that one session holds
+        self.sees = bool(projector_of(self.config.mmproj, self.config.model))
 
     @property
     def current(self) -> EngineHandle | None:
         """The engine that takes new requests."""
         return self.service.engine
 
-    @property
-    def positions(self) -> int:
-        """Tokens that one session holds, as far as that is known: of the newest model."""
-        engine = self.current
-        if engine is not None:
-            ready, most = engine.ready, engine.start.positions
-            self._positions = most if ready is None else min(ready.n_positions, most)
-        return self._positions
+    async def prepare(self, path: str, config: Config) -> m.Start:
+        """Return the start message for a model file, once it fits where no engine serves.
 
-    @property
-    def sees(self) -> bool:
-        """Whether the model reads pictures, as far as that is known."""
-        engine = self.current
-        if engine is not None:
-            ready = engine.ready
-            self._sees = bool(engine.start.mmproj) if ready is None else not ready.why_no_eyes
-        return self._sees
-
-    async def make_room(self, file: memory.ModelFile) -> None:
-        """Wait until the model fits beside the others.  Raises ``ProtocolError``."""
-        await self._machine.make_room(self, file)
+        Raises ``ProtocolError`` (``E_MODEL_002``).
+        """
+        role = self.service.given_role
+        try:
+            file = await ask_file(memory.look_at, path)
+            need = await needs_of(file, config, role)
+        except GGUFError as error:
+            raise ProtocolError(E_MODEL_002, str(error)) from None
+        if refusal := why_not_served(file, config):
+            raise ProtocolError(E_MODEL_002, refusal)
+        if self.current is None:
+            await self._machine.make_room(self, file)
+        need = need if self.fits(need.n_bytes) else need.least
+        self.need_bytes = need.n_bytes
+        return start_message(config, file, role, need)
 
     @abc.abstractmethod
     async def tend(self, engine: EngineHandle) -> None:
@@ -111,6 +113,7 @@ class ModelEngines(abc.ABC):
         """Make a new engine the current one; ``known``: of the model that was served before."""
         self.service.engine = self.spawn(start)
         self.service.engine.identity = known
+        self.positions, self.sees = start.positions, bool(start.mmproj)
 
     def spawn(self, start: m.Start) -> EngineHandle:
         """Start an engine beside those that there are."""
@@ -132,16 +135,15 @@ class ModelEngines(abc.ABC):
 
     def tell_model(self, ready: m.Ready | None) -> None:
         """Make the model known by what its file tells; ``None``: no file is loaded."""
-        if ready is not None:
+        if ready is not None and self.current is not None:
             self.service.file_role = ready.role
+            self.positions = min(ready.n_positions, self.current.start.positions)
+            self.sees = not ready.why_no_eyes
         names = () if ready is None else (ready.model_name, ready.model_path)
         self.sessions.services.serves(self.service, *names)
         if self.service.number == DEFAULT:
-            model = "" if ready is None else _model_of(ready)
+            model = ""
+            if ready is not None:  # by its file and what this holds
+                digest = ready.identity.digest if ready.identity is not None else ""
+                model = f"{digest} {ready.model_path}"
             self.sessions.reader.count(self.meters.serves, model)
-
-
-def _model_of(ready: m.Ready) -> str:
-    """Tells a model that is served from all others: by its file and what this holds."""
-    digest = ready.identity.digest if ready.identity is not None else ""
-    return f"{digest} {ready.model_path}"

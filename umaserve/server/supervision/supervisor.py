@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 
-import trio
-
 from umaserve.config import Config
 from umaserve.models import needs as memory
 from umaserve.models.gguf.header import GGUFError
@@ -19,7 +17,7 @@ from umaserve.protocol import E_LIMIT_002, E_MODEL_002, STOPPING, ProtocolError
 from umaserve.server.engines import blame
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.engines.slow_files import ask_file, needs_of
-from umaserve.server.engines.start.model_start import Need, start_message, why_not_served
+from umaserve.server.engines.start.model_start import Need, start_message
 from umaserve.server.requests.service import Service
 from umaserve.server.supervision.model_changes import UNLOADED, ModelChanges
 from umaserve.server.supervision.model_engines import Machine, ModelEngines
@@ -55,22 +53,7 @@ class Supervisor(ModelEngines):
             file = await ask_file(memory.look_at, self.config.model)
             self.service.file_role = self.service.file_role or file.role
 
-    def begin_stop(self) -> None:
-        """Start no engine any more, and end each that loads and has no request."""
-        self.is_stopping = True
-        for engine in self.engines:
-            if engine.ready is None and not engine.backlog:
-                engine.kill()
-
-    async def stop(self) -> None:
-        """Stop every engine; ``Sessions`` has been drained before."""
-        self.begin_stop()
-        async with trio.open_nursery() as nursery:
-            for engine in list(self.engines):
-                nursery.start_soon(engine.stop)
-
     async def tend(self, engine: EngineHandle) -> None:
-        """The whole life of one engine, and what follows from its end."""
         try:
             exit = await engine.run()
         finally:
@@ -110,7 +93,6 @@ class Supervisor(ModelEngines):
         return not (engine.requests or engine.backlog or engine.asked)
 
     def wake(self) -> None:
-        """Start an engine if the model is asleep."""
         is_asleep = self.current is None and self.service.closed is None
         if is_asleep and not (self.is_waking or self.is_changing or self.is_stopping):
             self.is_waking = True
@@ -120,17 +102,11 @@ class Supervisor(ModelEngines):
         try:
             for engine in list(self.engines):  # that it had before it fell asleep
                 await engine.exited.wait()
-            file = await ask_file(memory.look_at, self.config.model)
-            if refusal := why_not_served(file, self.config):
-                raise ProtocolError(E_MODEL_002, refusal)
-            need = await needs_of(file, self.config, self.service.given_role)
-            await self.make_room(file)
+            start = await self.prepare(self.config.model, self.config)
             if self.current is None and not self.is_stopping:
-                need = need if self.fits(need.n_bytes) else need.least
-                self.need_bytes = need.n_bytes
-                self.begin(start_message(self.config, file, self.service.given_role, need))
-        except (GGUFError, ProtocolError) as error:
-            text = error.message if isinstance(error, ProtocolError) else str(error)
+                self.begin(start)
+        except ProtocolError as error:
+            text = error.message
             self.failure = text
             self.log("error", text)
             self.sessions.refuse_queued(E_MODEL_002, text, self.service)

@@ -18,8 +18,7 @@ import numpy as np
 
 from umaserve.config import Config
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.figures.app_rows import app_rows
-from umaserve.server.figures.model_figures import model_figures
+from umaserve.server.figures.by_name import app_rows, model_figures
 from umaserve.server.requests.meters.meters import EARLY_NS, Counters, Meters
 from umaserve.server.requests.request import LANE_NAMES
 from umaserve.server.requests.sessions import Sessions
@@ -82,17 +81,17 @@ class Scorecard:
         if now_s - self._read_s < FRESH_S and state == self._read_at:
             return self._numbers
         meters = self._meters
-        meters.settle()
         rss_gb, now = self._snapshot(now_s)
         past = self._snapshots[0] if self._snapshots else now
+        delta = now.counters.since(past.counters)
         self._numbers = {
             **self._load(now_s, now),
-            **self._ticks(now_s, now, past),
+            **self._ticks(now_s, now, delta),
             **self._latency(now_s),
             **self._guard(now),
             **self._bandwidth(now, past),
-            **self._drafts(now, past),
-            **self._sampling(now, past),
+            **self._drafts(now, delta),
+            **self._sampling(delta),
             **self._efficiency(now_s, now, past, rss_gb),
             **self._cache(now, past),
         }
@@ -188,9 +187,8 @@ class Scorecard:
             "engine_restarts_total": meters.restarts_total,
         }
 
-    def _ticks(self, now_s: float, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
+    def _ticks(self, now_s: float, now: _Snapshot, delta: Counters) -> dict[str, Any]:
         meters = self._meters
-        delta = now.counters.since(past.counters)
         ticks = delta.ticks
         rows = delta.decode_rows_total
         prefill = delta.prefill_tokens - delta.aside_tokens
@@ -310,8 +308,8 @@ class Scorecard:
             "bmt_limited_ticks_total": now.counters.bmt_trimmed,
         }
 
-    def _drafts(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
-        delta, counters = now.counters.since(past.counters), now.counters
+    def _drafts(self, now: _Snapshot, delta: Counters) -> dict[str, Any]:
+        counters = now.counters
         return {
             "tokens_per_tick": _ratio(delta.decode_tokens, delta.decode_rows_total),
             "draft_tokens_total": counters.draft_tokens,
@@ -320,8 +318,7 @@ class Scorecard:
             "draft_gained_s": round(counters.draft_gained_ns / 1e9, 4),
         }
 
-    def _sampling(self, now: _Snapshot, past: _Snapshot) -> dict[str, Any]:
-        delta = now.counters.since(past.counters)
+    def _sampling(self, delta: Counters) -> dict[str, Any]:
         rows = delta.rows_sampled
         return {
             "sampling_ms_last": self._known("last_sample_ns", 1e-6),

@@ -36,11 +36,6 @@ class App:
         self._seconds = [0] * SHARE_S
         self._counts = [0] * SHARE_S  # tokens of these seconds
 
-    def prompt(self, tokens: int, cached: int) -> None:
-        """A prompt of so many tokens is computed; ``cached`` of them were there."""
-        self.prompt_tokens += tokens
-        self.cached_tokens += cached
-
     def sent(self, now_s: float, count: int) -> None:
         """``count`` tokens went out."""
         self.used_s = now_s

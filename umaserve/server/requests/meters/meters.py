@@ -7,7 +7,7 @@ import operator
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from umaserve.metrics.slices import CapSlices
 from umaserve.metrics.window import ROW_BOUNDS, Histogram, Window
@@ -25,7 +25,6 @@ TICK_READ_S = 0.25
 TICK_READ_MOST = TICK_RING // 2  # unread ticks that are not left to wait for that
 EARLY_NS = 3_000_000_000  # of an answer, from its first token on: its reader has just begun
 FIFTH = 5  # token, with which an answer is seen to go on
-SETTLE_MOST = 4096  # of what went out and is not counted yet
 
 OnTick = Callable[[int, int, TickRow], None]  # engine's pid, number of the tick
 
@@ -120,11 +119,6 @@ class Meters:
         self.batch_histogram = Histogram(ROW_BOUNDS)
         self.on_tick: OnTick | None = None
         self._latency_cap = latency_cap
-        # Sent tokens that are not counted yet, for `settle`.  An entry has the lane, the number of
-        # tokens and the index of the first.  Then follow the time of sending and that of the token
-        # before (0 = none).  The last are the request, its baseline, its slo, and the window for
-        # its times.
-        self._sent: list[tuple[int, int, int, int, int, Request, int, Any, Recent]] = []
         # of engines that are gone, by the number of their model's `Service`
         self._past = defaultdict[int, Counters](Counters)
         self._ring_at: dict[int, int] = {}  # by pid
@@ -140,7 +134,6 @@ class Meters:
         former, self._model = self._model, model
         if former in ("", model):
             return
-        self.settle()
         self._former, self.recent = self.recent, Recent()
         for app in self.apps.all():
             app.begin_anew()
@@ -176,15 +169,8 @@ class Meters:
         if request.engine is not None:  # streams of its program take turns
             baseline = int(baseline * max(request.engine.table.rounds.item(request.slot), 1.0))
         before, since_ns = request.timed, request.sent_ns if request.timed else 0
-        if not before:
-            self._first(request, now_ns, recent is self.recent or recent is not self._former)
-        slo = request.message.slo
-        self._sent.append(
-            (request.lane, count, before, now_ns, since_ns, request, baseline, slo, recent)
-        )
         request.sent_ns, request.timed = now_ns, request.emitted
-        if len(self._sent) >= SETTLE_MOST:
-            self.settle()
+        self._count(request, count, before, now_ns, since_ns, baseline, recent)
 
     @staticmethod
     def _first(request: Request, now_ns: int, is_current: bool) -> None:
@@ -197,48 +183,51 @@ class Meters:
         if app is not None:
             usage = request.usage()
             if is_current:
-                app.prompt(usage.prompt_tokens, usage.cached_tokens)
+                app.prompt_tokens += usage.prompt_tokens
+                app.cached_tokens += usage.cached_tokens
             app.lane, app.reason = request.lane_now()
 
-    def settle(self) -> None:
-        """Count what went out since the last time: to be called before anything is read.
+    def _count(
+        self, request: Request, count: int, before: int, now_ns: int, since_ns: int,
+        baseline_ns: int, recent: Recent,
+    ) -> None:  # fmt: skip
+        """Count tokens of a request behind the first ``before``, which go out at ``now_ns``.
 
-        Several times a second is enough. A token's share of the work is half of what it is right
-        after it was sent. Then neither code nor counts are in the processor's caches.
+        ``since_ns``: when the token before them went out; 0 = there is none.
         """
-        sent, self._sent = self._sent, []
-        for lane, count, before, now_ns, since_ns, request, baseline_ns, slo, recent in sent:
-            now_s, app = now_ns / 1e9, request.figures
-            recent.at_cap.tokens(now_s, count)
-            if app is not None:
-                app.sent(now_s, count)
-            waited_ms = (now_ns - request.arrived_ns) / 1e6
-            if before < FIFTH <= before + count:
-                recent.ttf5[lane].add(now_s, waited_ms)
-            if since_ns and since_ns - request.first_ns < EARLY_NS:
-                recent.early_gaps[lane].add(now_s, (now_ns - since_ns) / 1e6)
-            if not since_ns:
-                count, since_ns = count - 1, now_ns
-                value = waited_ms
-                recent.ttft[lane].add(now_s, value)
-                self.ttft_histogram.add(value)
-                if slo and slo.target_ttft_ms and value > slo.target_ttft_ms:
-                    self.slo_ttft_total += 1
-            baseline_ms = baseline_ns / 1e6
-            ceiling_ms = (slo and slo.latency_cap or self._latency_cap) * baseline_ms
-            for _ in range(count):
-                value = (now_ns - since_ns) / 1e6
-                since_ns = now_ns
-                recent.gaps[lane].add(now_s, value)
-                self.gap_histogram.add(value)
-                if app is not None and (recent is self.recent or recent is not self._former):
-                    app.gap(now_s, value)
-                if not lane:
-                    recent.at_cap.interactive(now_s, value, ceiling_ms)
-                    if baseline_ns:
-                        recent.over_baseline.add(now_s, value / baseline_ms)
-                if slo and slo.target_tbt_ms and value > slo.target_tbt_ms:
-                    self.slo_tbt_total += 1
+        lane, slo = request.lane, request.message.slo
+        now_s, app = now_ns / 1e9, request.figures
+        is_current = recent is self.recent or recent is not self._former
+        recent.at_cap.tokens(now_s, count)
+        if app is not None:
+            app.sent(now_s, count)
+        waited_ms = (now_ns - request.arrived_ns) / 1e6
+        if before < FIFTH <= before + count:
+            recent.ttf5[lane].add(now_s, waited_ms)
+        if since_ns and since_ns - request.first_ns < EARLY_NS:
+            recent.early_gaps[lane].add(now_s, (now_ns - since_ns) / 1e6)
+        if not since_ns:
+            count, since_ns = count - 1, now_ns
+            self._first(request, now_ns, is_current)
+            recent.ttft[lane].add(now_s, waited_ms)
+            self.ttft_histogram.add(waited_ms)
+            if slo and slo.target_ttft_ms and waited_ms > slo.target_ttft_ms:
+                self.slo_ttft_total += 1
+        baseline_ms = baseline_ns / 1e6
+        ceiling_ms = (slo and slo.latency_cap or self._latency_cap) * baseline_ms
+        for _ in range(count):
+            value = (now_ns - since_ns) / 1e6
+            since_ns = now_ns
+            recent.gaps[lane].add(now_s, value)
+            self.gap_histogram.add(value)
+            if app is not None and is_current:
+                app.gap(now_s, value)
+            if not lane:
+                recent.at_cap.interactive(now_s, value, ceiling_ms)
+                if baseline_ns:
+                    recent.over_baseline.add(now_s, value / baseline_ms)
+            if slo and slo.target_tbt_ms and value > slo.target_tbt_ms:
+                self.slo_tbt_total += 1
 
     def read_ticks(self, engine: EngineHandle, *, now: bool = False) -> None:
         """Take over the ticks that its ring holds: four times a second, sooner when ``now`` or
@@ -253,7 +242,6 @@ class Meters:
         if not now and end - at < TICK_READ_MOST and now_s - self._ticks_read_s < TICK_READ_S:
             return
         self._ticks_read_s = now_s
-        self.settle()
         recent = self._recent_of(engine)
         start = max(at, end - TICK_RING)
         rows = ticks.take(range(start, end), mode="wrap").tolist()  # one by one takes longer

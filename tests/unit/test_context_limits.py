@@ -6,7 +6,7 @@ import pytest
 
 from umaserve.config import Config
 from umaserve.models.needs import LEAST_CELLS, ModelFile
-from umaserve.server.clients.limits import limits_of
+from umaserve.server.daemon import limits_of
 from umaserve.server.engines.start.model_start import start_message
 
 KIB = 1024

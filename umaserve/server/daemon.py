@@ -15,7 +15,6 @@ from umaserve.config import Config
 from umaserve.protocol import E_LIMIT_002, STOPPING, Limits, error_event
 from umaserve.server.admin import Admin
 from umaserve.server.clients.connection import Connection, program_of
-from umaserve.server.clients.limits import limits_of
 from umaserve.server.clients.shares import CONNECTION_S, FrameBudget, FrontTime
 from umaserve.server.engines import descriptors
 from umaserve.server.figures.scorecard import Scorecard
@@ -31,6 +30,12 @@ TOO_MUCH_S = 0.5  # who has to wait so long before it may ask again opens no mor
 PARTIAL_BYTES = 64 * 1024 * 1024  # of frames that are not whole, of all connections
 UNSENT_BYTES = 64 * 1024 * 1024  # of answers that nobody reads
 FLUSH_S = 1.0
+
+BYTES_A_TOKEN = 8  # of a prompt: text has 3 to 5, indented code more
+LEAST_PROMPT_BYTES = 64 * 1024
+AROUND_BYTES = 64 * 1024  # of a frame: its other fields, and what JSON escapes
+PICTURE_BYTES = 24 * 1024 * 1024  # of all pictures of a conversation
+LEAST_BODY_BYTES = 32 * 1024 * 1024  # of HTTP: pictures that are not read, conversations too long
 
 
 @dataclass(eq=False)
@@ -206,3 +211,17 @@ class Daemon:
         with trio.move_on_after(FLUSH_S):
             for connection in list(self.connections):
                 await connection.flushed()
+
+
+def limits_of(config: Config, positions: int, sees: bool = False) -> Limits:
+    """The limits where one session holds ``positions`` tokens; 0 = nobody knows yet.
+
+    ``sees``: a model reads pictures.
+    """
+    prompt = config.max_prompt_bytes or max(LEAST_PROMPT_BYTES, BYTES_A_TOKEN * positions)
+    pictures = PICTURE_BYTES if sees else 0
+    frame = config.max_frame_bytes or prompt + AROUND_BYTES + pictures
+    body = frame + AROUND_BYTES  # another family's words may take more than ours
+    if not config.max_frame_bytes:
+        body = max(body, LEAST_BODY_BYTES)
+    return Limits(prompt, frame, config.max_tokens or max(positions, 1), body, positions, pictures)

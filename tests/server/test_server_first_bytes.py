@@ -179,7 +179,8 @@ def test_an_engine_is_nudged_now_and_then_and_again_after_a_request() -> None:
     message: Any = parse_message(b'{"id": "a", "prompt": "b"}', Limits())
     for _ in range(3):
         nudges.clear()
-        sessions.submit(SimpleNamespace(program=1, relays=False), message, 0, lambda _: None)  # type: ignore[arg-type]
+        sink: Any = SimpleNamespace(program=1, relays=False, begin=lambda _: None)
+        sessions.submit(sink, message, 0)
         sessions.rows.expect_request()
         sessions.rows.expect_request()
         assert len(nudges) == 1

@@ -89,12 +89,8 @@ class Admin:
         own = connection.requests.get(message.id or "")
         if own is not None:
             return own
-        program = connection.program
-        found = [
-            r
-            for r in live.values()
-            if r.id == message.id and not r.told and r.sink.program == program
-        ]
+        of_id = [r for r in live.values() if r.id == message.id and not r.told]
+        found = [r for r in of_id if r.sink.program == connection.program]
         return found[0] if len(found) == 1 else None
 
     def _set_priority(self, connection: Connection, message: p.SetPriority) -> None:

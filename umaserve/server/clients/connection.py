@@ -283,7 +283,7 @@ class Connection(EventFrames):
             raise p.ProtocolError(p.E_PROTO_004, text, id=message.id)
         if self.daemon.stopping:
             raise p.ProtocolError(p.E_LIMIT_002, p.STOPPING, id=message.id)
-        self.daemon.sessions.submit(self, message, arrived_ns, self.begin)
+        self.daemon.sessions.submit(self, message, arrived_ns)
 
     async def flushed(self) -> None:
         """Returns when nothing waits to be sent."""

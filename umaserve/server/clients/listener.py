@@ -214,16 +214,14 @@ class ClaimedSocket:
                 old.close()
 
     def _socket_is_there(self) -> bool:
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.lstat(self.path), self._identity)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return False
 
     def _lock_is_there(self) -> bool:
-        try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return os.path.samestat(os.stat(self._lock_path), os.fstat(self._lock_fd))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return False
 
     def _in_use(self, owner: Peer) -> SocketError:
         who = f"process {owner.pid}" if owner.pid else "another process"

@@ -55,6 +55,8 @@ DECIDED = {
 class Sink(Client, Protocol):
     """Where the frames of a request's events go.  Plain calls that never block."""
 
+    def begin(self, request: Request) -> None: ...
+
     def put(self, frame: bytes) -> None:
         """Keep a frame for `flush`."""
         ...

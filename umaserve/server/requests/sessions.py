@@ -57,14 +57,8 @@ class Sessions:
         self._apps = apps or {}
         self._serial = itertools.count(1)
 
-    def submit(
-        self,
-        sink: Sink,
-        message: Generate,
-        arrived_ns: int,
-        begin: Callable[[Request], None],
-    ) -> Request:
-        """Take a request; ``begin`` hears of it before its first event.
+    def submit(self, sink: Sink, message: Generate, arrived_ns: int) -> Request:
+        """Take a request; its sink hears of it before its first event.
 
         Raises ``ProtocolError`` (``E_LIMIT_002``, ``E_MODEL_001``) if it cannot be taken now.
         """
@@ -84,7 +78,7 @@ class Sessions:
         self.live[serial] = request
         service.room.take_turn(request)
         service.room.enter(request)
-        begin(request)
+        sink.begin(request)
         self.rows.has_come(request)
         self.reader.count(self.meters.came, request)  # when it is on its way: names cost time
         return request

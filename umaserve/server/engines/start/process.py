@@ -91,6 +91,11 @@ def reap(process: subprocess.Popen[bytes]) -> int | None:
 async def read_lines(fd: int, take: Callable[[str], None], eof: trio.Event) -> None:
     """Pass each line that a process writes to ``take``, until it has ended; ``eof`` is set then."""
     rest = b""
+
+    def keep(line: bytes) -> None:
+        if text := line[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip():
+            take(text)
+
     while True:
         await trio.lowlevel.wait_readable(fd)
         try:
@@ -101,14 +106,7 @@ async def read_lines(fd: int, take: Callable[[str], None], eof: trio.Event) -> N
             break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            _keep(line, take)
+            keep(line)
         rest = rest[-STDERR_LINE_BYTES:]
-    if rest:
-        _keep(rest, take)
+    keep(rest)
     eof.set()
-
-
-def _keep(line: bytes, take: Callable[[str], None]) -> None:
-    text = line[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip()
-    if text:
-        take(text)

@@ -67,10 +67,6 @@ class _Job:
     done: Done
     found: list[Outcome] = field(default_factory=list)
 
-    @property
-    def asker(self) -> str:
-        return self.domain or ""
-
 
 class Eyes:
     """The front's end of uma-eyes.  ``run`` is its whole life; the rest never blocks."""
@@ -101,7 +97,7 @@ class Eyes:
         job = _Job(projector, pictures, domain, lane, done)
         if not self._jobs:
             self._turns.clear()
-        self._turns.setdefault(job.asker, min(self._turns.values(), default=0))
+        self._turns.setdefault(domain or "", min(self._turns.values(), default=0))
         self._jobs.append(job)
         self._more.set()
 
@@ -123,8 +119,8 @@ class Eyes:
                 self._more = trio.Event()
                 while self._jobs:
                     # domains take turns, so that many pictures of one hold up nobody with few
-                    job = min(self._jobs, key=lambda job: (job.lane, self._turns[job.asker]))
-                    self._turns[job.asker] += 1
+                    job = min(self._jobs, key=lambda job: (job.lane, self._turns[job.domain or ""]))
+                    self._turns[job.domain or ""] += 1
                     job.found.append(await self._look(job, len(job.found)))
                     if len(job.found) < len(job.pictures) or job not in self._jobs:
                         continue

@@ -19,12 +19,7 @@ from umaserve.eyes.seen import Seen
 from umaserve.protocol import history
 from umaserve.protocol.generate import refuse_unread
 from umaserve.server.engines.handle import EngineHandle
-from umaserve.server.requests.conversations.eyes import (
-    NICE,
-    NICE_BESIDE_A_DEVICE,
-    Outcome,
-    Projector,
-)
+from umaserve.server.requests.conversations import eyes
 from umaserve.server.requests.request import Request
 from umaserve.texts import path_of
 from umaserve.wire import messages as m
@@ -32,7 +27,7 @@ from umaserve.wire import messages as m
 APART = 'a request with "deterministic" reads text only'
 
 
-def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
+def projector_for(request: Request, engine: EngineHandle) -> eyes.Projector | str:
     """Return the projector for the pictures of a request, or why they are left out."""
     ready = engine.ready
     assert ready is not None
@@ -40,14 +35,14 @@ def projector_for(request: Request, engine: EngineHandle) -> Projector | str:
         return APART
     if ready.why_no_eyes:
         return ready.why_no_eyes
-    return Projector(
+    return eyes.Projector(
         path_of(ready.eyes_program), ready.model_path, engine.start.mmproj,
         max(ready.n_threads_batch, 1), ready.n_embd_input, ready.n_ubatch,
-        NICE[request.lane] if ready.backend == "cpu" else NICE_BESIDE_A_DEVICE,
+        eyes.NICE[request.lane] if ready.backend == "cpu" else eyes.NICE_BESIDE_A_DEVICE,
     )  # fmt: skip
 
 
-def take(request: Request, outcomes: Sequence[Outcome]) -> None:
+def take(request: Request, outcomes: Sequence[eyes.Outcome]) -> None:
     """Put a marker or a sentence in place of each picture.  Raises ``ProtocolError``.
 
     A prompt of parts is whole then, and has its pictures.

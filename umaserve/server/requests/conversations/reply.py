@@ -54,8 +54,9 @@ class Reply:
         """A token's text; ``name`` is that of a token without text."""
         shown = piece or (name if name in self._preserved else b"")
         self._add(self._assembler.push(shown)[0])
-        if self._on_delta is not None:
-            self._ask_more()
+        is_due = self._on_delta is not None and time.monotonic_ns() >= self._not_before_ns
+        if is_due and self._forget is None and len(self._text) > self._asked:
+            self._ask()
 
     def end(self, on_end: Ended) -> None:
         """The text has ended; ``on_end`` gets the whole message, or why there is none."""
@@ -75,26 +76,16 @@ class Reply:
         if text:
             self._text.append(text)
 
-    def _ask_more(self) -> None:
-        is_due = time.monotonic_ns() >= self._not_before_ns
-        if self._forget is None and len(self._text) > self._asked and is_due:
-            self._ask()
-
     def _ask(self) -> None:
         partial = self._on_end is None
         self._text = ["".join(self._text)]
         self._asked = len(self._text)
         body = questions.parse(self._text[0], self._syntax, self._former, partial=partial)
         self._asked_ns = time.monotonic_ns()
-        forget = self._chat.put(
-            self._model,
-            body,
-            Parsed,
-            lambda outcome: self._answered(outcome, partial),
-            lane=self._lane,
-            asker=self._asker,
-        )
-        self._forget = forget
+        self._forget = self._chat.put(
+            self._model, body, Parsed, lambda outcome: self._answered(outcome, partial),
+            lane=self._lane, asker=self._asker,
+        )  # fmt: skip
 
     def _answered(self, outcome: Outcome, partial: bool) -> None:
         if self._forget is None:  # it was dropped

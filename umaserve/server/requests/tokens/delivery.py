@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from umaserve.protocol import (
-    Beginning,
-    Rated,
-    TopLogprob,
-    begin_event,
-    echo_event,
-    progress_event,
-    rated_fields,
-)
+from umaserve import protocol as p
 from umaserve.server.engines.handle import EngineHandle
 from umaserve.server.requests.life import Answer, Stage
 from umaserve.server.requests.request import LANE_NAMES, Request
@@ -163,7 +155,7 @@ def tell_begin(request: Request, table: t.SessionTable) -> None:
         return
     lane, why = request.lane_now()
     usage = request.usage()
-    beginning = Beginning(
+    beginning = p.Beginning(
         lane=LANE_NAMES[lane],
         lane_reason=why,
         deltas=request.reply is not None,
@@ -172,7 +164,7 @@ def tell_begin(request: Request, table: t.SessionTable) -> None:
         open_parts=request.open_parts or None,
         unread=request.message.chat.unread or None,
     )
-    request.sink.put(begin_event(request.id, beginning))
+    request.sink.put(p.begin_event(request.id, beginning))
 
 
 def tell_progress(request: Request, table: t.SessionTable) -> bool:
@@ -188,7 +180,7 @@ def tell_progress(request: Request, table: t.SessionTable) -> bool:
     if not max(request.processed, int(table.cached[slot])) < done < int(table.n_prompt[slot]):
         return False
     request.processed = done
-    request.sink.put(progress_event(request.id, done))
+    request.sink.put(p.progress_event(request.id, done))
     return True
 
 
@@ -199,7 +191,7 @@ def tell_prompt(request: Request, engine: EngineHandle) -> None:
         spelled = b"".join(map(engine.pieces.spelled, request.prompt_ids or ()))
         text = spelled.decode("utf-8", "replace")
     if request.message.stream:
-        request.sink.put(echo_event(request.id, text, request.prompt_ids or ()))
+        request.sink.put(p.echo_event(request.id, text, request.prompt_ids or ()))
     else:
         request.parts.append(text)
 
@@ -221,17 +213,17 @@ def tell_rest(request: Request) -> None:
         request.logprobs.append(_entry("", token, told))
 
 
-def _rated(request: Request, engine: EngineHandle, token: int, position: int) -> Rated:
+def _rated(request: Request, engine: EngineHandle, token: int, position: int) -> p.Rated:
     """Return the log-probabilities that the table has for the token at ``position``."""
     table, slot, count = engine.table, request.slot, request.sampling.logprobs
     ids = table.top_ids[slot, position, :count].tolist()
     values = table.top_logprobs[slot, position, :count].tolist()
     top = [
-        TopLogprob(each, *_own(engine.pieces, each), value)
+        p.TopLogprob(each, *_own(engine.pieces, each), value)
         for each, value in zip(ids, values, strict=True)
         if each >= 0
     ]
-    return Rated(*_own(engine.pieces, token), float(table.logprob[slot, position]), top)
+    return p.Rated(*_own(engine.pieces, token), float(table.logprob[slot, position]), top)
 
 
 def _own(pieces: t.PieceTable, token: int) -> tuple[str, bytes]:
@@ -239,7 +231,7 @@ def _own(pieces: t.PieceTable, token: int) -> tuple[str, bytes]:
     return pieces.spelled(token).decode("utf-8", "replace"), pieces.piece(token)
 
 
-def _emit(request: Request, text: str, token: int, rated: Rated | None) -> None:
+def _emit(request: Request, text: str, token: int, rated: p.Rated | None) -> None:
     request.emitted += 1
     if request.message.stream:
         request.sink.put(request.encode(text, token, rated))
@@ -249,6 +241,6 @@ def _emit(request: Request, text: str, token: int, rated: Rated | None) -> None:
         request.logprobs.append(_entry(text, token, rated))
 
 
-def _entry(text: str, token: int, rated: Rated) -> dict[str, Any]:
+def _entry(text: str, token: int, rated: p.Rated) -> dict[str, Any]:
     """Return an entry of the ``logprobs`` at the end of an answer."""
-    return {"token_id": token, "text": text, **rated_fields(rated)}
+    return {"token_id": token, "text": text, **p.rated_fields(rated)}

@@ -116,7 +116,7 @@ def test_a_daemon_that_waits_for_its_next_try_stops_at_once(tmp_path: Path) -> N
 def test_pauses_grow_and_have_an_end() -> None:
     pauses = [pause_s(deaths) for deaths in (1, 1.3, 2, 3, 4, 5, 100, 1e9)]
     assert pauses == sorted(pauses) and pauses[-1] == LONGEST_S and pauses[0] < 1
-    text = NextTry.after("m.gguf", "it is cut short", 3).text()
+    text = NextTry("m.gguf", "it is cut short", 3).text()
     assert "m.gguf" in text and "it is cut short" in text
 
 

@@ -84,12 +84,8 @@ class AgentCheck:
             )
         return self._percent
 
-    async def run(self, listeners: list[trio.SocketListener]) -> None:
-        """Answer until cancelled."""
-        await trio.serve_listeners(self._answer, listeners)
-
-    async def _answer(self, stream: trio.SocketStream) -> None:
-        """A fault costs one answer: a listener whose handler raises would listen no more."""
+    async def answer(self, stream: trio.SocketStream) -> None:
+        """Answer a client; a fault costs one answer, and the others are answered."""
         self._open += 1
         try:
             await self._tell(stream)

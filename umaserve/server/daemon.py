@@ -109,7 +109,8 @@ class Daemon:
                     raise
         with descriptors.RESERVE.lent(1):
             sock, _ = listening.accept()
-            text = descriptors.no_descriptors()
+            text = f"the daemon has no file descriptors left (`ulimit -n` is {descriptors.limit()})"
+            text += "; try again later, or start it with a higher limit"
             self.log("warn", f"connections are turned away: {text}")
             self._turn_away(sock, Peer(), text)
         return None

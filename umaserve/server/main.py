@@ -182,7 +182,7 @@ class _Run:
                     daemon.http = self.http.url
                     nursery.start_soon(self._serve_http, self.http)
                 if checked:
-                    tell = partial(AgentCheck(daemon).run, checked)
+                    tell = partial(trio.serve_listeners, AgentCheck(daemon).answer, checked)
                     nursery.start_soon(self._while_serving, "the agent check", tell)
                 nursery.start_soon(self._signals, signals, nursery)
                 self._say_what_is_ignored()

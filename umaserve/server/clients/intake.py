@@ -26,11 +26,6 @@ class Taken:
     bodies: deque[bytes]
     failure: ProtocolError | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes that wait."""
-        return sum(map(len, self.bodies))
-
 
 class Intake:
     """``program`` takes its part of ``budget``."""
@@ -69,7 +64,8 @@ class Intake:
         if pending and (taken.bodies or not self.partial):
             self._frame_s = trio.current_time()
         self.partial = pending
-        if self._hold(pending + taken.size) > 0 and self._budget.is_over(self._program):
+        waiting = sum(map(len, taken.bodies))
+        if self._hold(pending + waiting) > 0 and self._budget.is_over(self._program):
             text = "frames of this program that are not whole, or wait, fill its share of the"
             text += " daemon's memory; this connection closes"
             taken.failure = taken.failure or ProtocolError(E_LIMIT_002, text, True)

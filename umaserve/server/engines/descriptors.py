@@ -78,14 +78,6 @@ def connections_within_limit() -> int:
     return 1 << 30 if most == resource.RLIM_INFINITY else most - most // 3 - ENGINE
 
 
-def no_descriptors() -> str:
-    """For those who cannot be served."""
-    return (
-        f"the daemon has no file descriptors left (`ulimit -n` is {limit()}); try again later, or "
-        "start it with a higher limit"
-    )
-
-
 class Reserve:
     """Descriptors that are kept free; none before `keep`."""
 

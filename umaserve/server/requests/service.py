@@ -48,11 +48,6 @@ class Service:
     def role(self) -> str:
         return self.given_role or self.file_role
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a new request can have a row now."""
-        return self.engine is not None and self.engine.serving and not self.holding
-
     def over(self, request: Request) -> None:
         """A request has ended."""
         self.room.over(request)

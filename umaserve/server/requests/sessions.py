@@ -89,7 +89,9 @@ class Sessions:
         waiting, engine = len(room), service.engine
         if waiting < room.most:
             return
-        if service.is_ready and engine and room.could_start(request, len(engine.free_slots)):
+        if engine is not None and engine.serving and not service.holding and (
+            room.could_start(request, len(engine.free_slots))
+        ):
             return
         other = room.who_makes_room(request)
         if other is None:

@@ -131,7 +131,7 @@ class Replacements:
         Somebody's `load` or `unload` takes the place of that.
         """
         start = engine.start
-        next_try = self._model.next_try = NextTry.after(start.model_path, reason, deaths)
+        next_try = self._model.next_try = NextTry(start.model_path, reason, deaths)
         self._model.service.engine = None
         self._model.service.closed = (E_MODEL_001, next_try.text())
         self._model.sessions.refuse_queued(*self._model.service.closed, self._model.service)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 RETRY_S = 0.1  # before the second attempt; then four times as long each
@@ -15,30 +14,24 @@ def pause_s(deaths: float) -> float:
     return float(min(RETRY_S * 4 ** min(int(deaths), 10), LONGEST_S))
 
 
-@dataclass(eq=False)
 class NextTry:
     """A model that was served, cannot be served now, and is tried again at a time."""
 
-    model: str
-    reason: str
-    due_s: float  # time.monotonic()
-    clock: str  # the same for people
-
-    @classmethod
-    def after(cls, model: str, reason: str, attempts: float) -> NextTry:
+    def __init__(self, model: str, reason: str, attempts: float) -> None:
+        self.model, self.reason = model, reason
         wait_s = pause_s(attempts)
-        at = time.strftime("%H:%M:%S", time.localtime(time.time() + wait_s))
-        return cls(model, reason, time.monotonic() + wait_s, at)
+        self._due_s = time.monotonic() + wait_s
+        self._clock = time.strftime("%H:%M:%S", time.localtime(time.time() + wait_s))
 
     @property
     def in_s(self) -> float:
-        return max(0.0, self.due_s - time.monotonic())
+        return max(0.0, self._due_s - time.monotonic())
 
     def text(self) -> str:
         """For whoever asks meanwhile."""
         return (
             f"no model is loaded: {self.model} cannot be served: {self.reason}; "
-            f"it is tried again at {self.clock}"
+            f"it is tried again at {self._clock}"
         )
 
     def state(self) -> dict[str, Any]:

@@ -39,10 +39,6 @@ class Turn:
         self.at, self.program, self.cost, self.within = 0, program, cost, within
         self.begun = False
 
-    @property
-    def at_within(self) -> int:
-        return 0 if self.within is None else self.within.at
-
 
 class _Program:
     """Turns of a program that have not begun, in order, and the number of the first turn."""
@@ -56,7 +52,7 @@ class _Program:
     def arrange(self) -> None:
         """Give each turn that did not begin its number."""
         if self.apps is not None:
-            self.waiting.sort(key=attrgetter("at_within"))
+            self.waiting.sort(key=lambda turn: turn.within.at if turn.within else 0)
         at = self.next
         for turn in self.waiting:
             turn.at = at

@@ -18,7 +18,8 @@ from umaserve.server.supervision.engine_set import EngineSet
 class Model:
     """A supervisor as far as idle models are concerned; it counts the times that it slept."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, settings: ModelSettings) -> None:
+        self.settings = settings
         self.service = SimpleNamespace(number=number, label=f"m{number}", used_s=0.0)
         self.current: object | None = object()
         self.is_idle = True
@@ -34,10 +35,10 @@ def left_by(
     configured: int = 2, **config: Any,
 ) -> list[Model]:  # fmt: skip
     """Models after so many seconds in which nobody asked for one; ``configured`` at the start."""
-    models = [Model(number) for number in range(len(settings))]
+    models = [Model(number, own) for number, own in enumerate(settings)]
     these = object.__new__(EngineSet)
     these.config = Config(**config)
-    these.all, these._settings = models, settings  # type: ignore[assignment]
+    these.all = models  # type: ignore[assignment]
     these._several = min(configured, len(models)) > 1
     these._log = lambda *_: None
 

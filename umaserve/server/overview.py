@@ -123,12 +123,9 @@ def models_of(daemon: Watched) -> list[dict[str, Any]]:
     """A row for each model, the default one first."""
     live = list(daemon.sessions.live.values())
     return [
-        model_row(
-            each.service, each.config.model, daemon.models.settings(each).aliases, live,
-            daemon.meters,
-        )
+        model_row(each.service, each.config.model, each.settings.aliases, live, daemon.meters)
         for each in daemon.models.all
-    ]  # fmt: skip
+    ]
 
 
 def tick_summary(engine: EngineHandle) -> dict[str, Any]:

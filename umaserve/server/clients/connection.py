@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from umaserve import protocol as p
-from umaserve.server.clients.event_frames import EventFrames
 from umaserve.server.clients.intake import READ_BYTES, Intake, Taken, discard, receive
+from umaserve.server.clients.request_sink import RequestSink
 from umaserve.server.engines.outbox import Outbox
 from umaserve.server.log.lines import trace
 from umaserve.system.peer import Peer
@@ -35,7 +35,7 @@ def program_of(peer: Peer, number: int) -> int:
     return peer.pid or -number
 
 
-class Connection(EventFrames):
+class Connection(RequestSink):
     """A client on the Unix socket; the sink of its requests' events."""
 
     def __init__(self, daemon: ServedBy, sock: socket.socket, number: int, peer: Peer) -> None:

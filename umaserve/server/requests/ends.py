@@ -109,13 +109,11 @@ class Ends:
     def tell_failure(self, request: Request, code: str, message: str) -> None:
         """The error, once; its end is to follow."""
         self._meters.error(code, message, request.id, request)
-        begun = request.prompt_ids is not None
         if not request.told:
             tell_rest(request)
-            if not begun:
-                request.sink.over(request)
+            request.sink.over(request)
             _put_error(request, code, message)
-            if not begun:
+            if request.prompt_ids is None:
                 request.answered(Answer.TOLD)
 
     def refuse(self, requests: Iterable[Request], code: str, message: str) -> None:

@@ -58,7 +58,6 @@ class EngineSet:
         )
         self._log = log
         self._room = trio.Lock()  # one model at a time finds out whether it fits
-        self._settings: list[ModelSettings] = []
         self._index = ModelsIndex(config.model_dir)
         self._nursery: trio.Nursery
         self.all: list[Supervisor] = []
@@ -78,8 +77,8 @@ class EngineSet:
         if service.number != DEFAULT and not self.config.load_on_demand:
             text = f"{service.name} is not loaded; `umaserve load {service.name}` loads it"
             service.closed = (E_MODEL_001, text)
-        self._settings.append(settings)
-        self.all.append(Supervisor(config_of(self.config, settings), service, self._machine))
+        own = config_of(self.config, settings)
+        self.all.append(Supervisor(own, settings, service, self._machine))
 
     @property
     def default(self) -> Supervisor:
@@ -130,8 +129,8 @@ class EngineSet:
             await self.default.start(model)
             for each in self.all[1:]:
                 nursery.start_soon(each.learn_role)
-            for each, settings in zip(self.all, self._settings, strict=True):
-                if settings.pin:
+            for each in self.all:
+                if each.settings.pin:
                     each.service.closed = None
                     each.wake()
             nursery.start_soon(self._let_idle_ones_leave)
@@ -175,7 +174,7 @@ class EngineSet:
                     self._log("info", f"{name} leaves memory: {asker.service.label} needs room")
                     await leaving.sleep()
                 elif loaded := [each for each in self.all if each is not asker and each.current]:
-                    if all(self.settings(each).pin for each in loaded):
+                    if all(each.settings.pin for each in loaded):
                         text = f"{asker.service.label} needs about {gib(need)}, which is not free"
                         raise ProtocolError(E_MODEL_002, f"{text} beside the pinned models")
                     if not told:
@@ -193,16 +192,14 @@ class EngineSet:
 
     def _least_used(self, asker: ModelEngines) -> Supervisor | None:
         """Return the idle model that was used longest ago, relative to its time of loading."""
-        idle = [
-            each for each in self.all
-            if each is not asker and not self.settings(each).pin and each.is_idle
-        ]  # fmt: skip
+        loaded = [each for each in self.all if each is not asker and not each.settings.pin]
+        idle = [each for each in loaded if each.is_idle]
         now_s = time.monotonic()
         return max(idle, key=lambda each: _idleness(each, now_s), default=None)
 
     def _ttl_s(self, supervisor: Supervisor) -> float:
         """Seconds without a request after which a model leaves; 0 = never."""
-        settings, idle_s = self.settings(supervisor), self.config.idle_unload_s
+        settings, idle_s = supervisor.settings, self.config.idle_unload_s
         if settings.pin or settings.ttl_s is not None:
             return 0.0 if settings.pin else settings.ttl_s or 0.0
         leaves = self._several or supervisor.service.number != DEFAULT
@@ -226,9 +223,6 @@ class EngineSet:
             await trio.sleep(max(min(due_s) - now_s, IDLE_LOOK_S))
 
     # --- by name ----------------------------------------------------------------------------------
-
-    def settings(self, supervisor: Supervisor) -> ModelSettings:
-        return self._settings[supervisor.service.number]
 
     def _on_this_machine(self, name: str) -> Service | None:
         """The model of that name that lies on this machine, from now on one of the set."""

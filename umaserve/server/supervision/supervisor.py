@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 
 from umaserve.config import Config
+from umaserve.model_settings import ModelSettings
 from umaserve.models import needs as memory
 from umaserve.models.gguf.header import GGUFError
 from umaserve.protocol import E_LIMIT_002, E_MODEL_002, STOPPING, ProtocolError
@@ -27,10 +28,16 @@ from umaserve.wire import messages as m
 
 
 class Supervisor(ModelEngines):
-    """Supervisor of one model, from the start of the daemon to its end."""
+    """Supervisor of one model, from the start of the daemon to its end.
 
-    def __init__(self, config: Config, service: Service, machine: Machine) -> None:
+    ``settings`` are the model's own among those of ``config``.
+    """
+
+    def __init__(
+        self, config: Config, settings: ModelSettings, service: Service, machine: Machine
+    ) -> None:
         super().__init__(config, service, machine)
+        self.settings = settings
         self.changes = ModelChanges(self)
         self.replacements = Replacements(self)
         self.is_waking = False  # an engine is about to be started for a model that was asleep

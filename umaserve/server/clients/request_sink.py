@@ -10,7 +10,7 @@ from umaserve.server.engines.outbox import Outbox
 from umaserve.server.requests.request import Request
 
 
-class EventFrames(abc.ABC):
+class RequestSink(abc.ABC):
     """Sink of requests; it takes no frame once the connection closes.
 
     ``requests`` are those that did not end, by their ids.

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fixtures.untimed import untimed
+from tools import config_page
 from umaserve.app_settings import AppSettings
 from umaserve.config import (
     OPTIONS,
@@ -23,7 +24,6 @@ from umaserve.config import (
     load_config,
 )
 from umaserve.config.kinds import Bytes, Switch
-from umaserve.config.markdown import markdown
 from umaserve.config.options import BY_NAME
 from umaserve.model_settings import ModelSettings
 
@@ -323,13 +323,13 @@ def test_bandwidth_in_bytes_per_second():
 
 
 def test_the_page_is_the_tables():
-    assert (DOCS / "CONFIG.md").read_text("utf-8") == markdown(), (
-        "write it again: python -m umaserve.config --markdown > docs/CONFIG.md"
+    assert (DOCS / "CONFIG.md").read_text("utf-8") == config_page.page(), (
+        "write it again: python -m tools.config_page"
     )
 
 
 def test_the_page_names_everything_and_its_example_works(tmp_path):
-    page = markdown()
+    page = config_page.page()
     for option in OPTIONS:
         assert f"`{option.env}`" in page
         assert option.flag in page

@@ -1,11 +1,14 @@
-"""``docs/CONFIG.md``, written from the option table."""
+"""``docs/CONFIG.md``: ``python -m tools.config_page`` writes it from the table of options."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from umaserve.config.kinds import Bytes, Choice, Names, Number, Switch, Whole
 from umaserve.config.named import APPS, MODELS, Table
 from umaserve.config.options import OPTIONS, SECTIONS, Option
 
+PAGE = Path(__file__).resolve().parents[1] / "docs/CONFIG.md"
 _HEAD = """\
 # Configuration
 
@@ -19,7 +22,7 @@ umaserve serve --print-config
 ```
 
 prints every setting and its origin, as a TOML file that `--config` reads back.
-`python -m umaserve.config --markdown` writes this page.
+`python -m tools.config_page` writes this page.
 
 ## The config file
 
@@ -142,7 +145,7 @@ def _row(option: Option) -> str:
     return f"| {names} | {_default(option)} | {told} |"
 
 
-def markdown() -> str:
+def page() -> str:
     """The whole page."""
     parts = [_HEAD.replace("@APPS@", _table(APPS)).replace("@MODELS@", _table(MODELS))]
     for section in (*SECTIONS, ""):
@@ -154,3 +157,7 @@ def markdown() -> str:
         parts.append("| flag, environment, key | default | meaning |\n| --- | --- | --- |\n")
         parts += [_row(option) + "\n" for option in options]
     return "".join(parts) + _TAIL
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

@@ -3,7 +3,7 @@
 A kind's ``parse`` raises ``ValueError`` with words that complete '... must be ...'; who calls it
 knows where the value came from.
 
-Long: one short class for each kind of setting.
+Long: a class or a function for each kind of setting.
 """
 
 from __future__ import annotations
@@ -11,24 +11,16 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from umaserve.model_settings import AdapterSettings
 
 _UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 1024,
-    "m": 1024**2,
-    "g": 1024**3,
-    "kib": 1024,
-    "mib": 1024**2,
-    "gib": 1024**3,
-    "kb": 1000,
-    "mb": 1000**2,
-    "gb": 1000**3,
-}
+    "": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "kib": 1024, "mib": 1024**2,
+    "gib": 1024**3, "kb": 1000, "mb": 1000**2, "gb": 1000**3,
+}  # fmt: skip
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhd]?)")
 _SCALE = re.compile(r":([+-]?\d+(?:\.\d+)?)$")
@@ -180,6 +172,24 @@ class Path:
         return os.path.expanduser(value)
 
 
+@dataclass(frozen=True)
+class Form:
+    """A value of a form of its own, which ``read`` takes apart.
+
+    ``read`` raises ``ValueError``, with a text where that says more than ``words``.
+    """
+
+    metavar: str
+    words: str
+    read: Callable[[Any], Any]
+
+    def parse(self, value: Any) -> Any:
+        try:
+            return self.read(value)
+        except ValueError as error:
+            raise ValueError(str(error) or self.words) from None
+
+
 # names of umaserve.policy.base.FEATURES, which a test compares: this package imports nobody
 POLICY_PARTS = (
     "latency-guard", "error-budget", "sweet-spot", "lanes", "prompt-aside", "bandwidth", "abort",
@@ -188,34 +198,26 @@ POLICY_PARTS = (
 POLICIES = ("guarded", "greedy")
 
 
-@dataclass(frozen=True)
-class PolicyName:
+def _policy(value: Any) -> str:
     """A policy of ours, or a function of the user's."""
-
-    metavar: str = "NAME"
-    words: str = "guarded, greedy or MODULE:FUNCTION"
-
-    def parse(self, value: Any) -> str:
-        module, colon, function = str(value).partition(":")
-        mine = colon and function.isidentifier() and module.replace(".", "_").isidentifier()
-        if value not in POLICIES and not mine:
-            raise ValueError(self.words)
-        return str(value)
+    module, colon, function = str(value).partition(":")
+    mine = colon and function.isidentifier() and module.replace(".", "_").isidentifier()
+    if value not in POLICIES and not mine:
+        raise ValueError
+    return str(value)
 
 
-@dataclass(frozen=True)
-class PolicyParts:
+def _parts(value: Any) -> str:
     """Parts of the policy, with commas between or as a list; the value is the first form."""
+    parts = value if isinstance(value, list) else str(value).split(",")
+    names = [str(part).strip() for part in parts if str(part).strip()]
+    if any(name not in POLICY_PARTS for name in names):
+        raise ValueError
+    return ",".join(dict.fromkeys(names))
 
-    metavar: str = "PART,..."
-    words: str = "some of " + ", ".join(POLICY_PARTS)
 
-    def parse(self, value: Any) -> str:
-        parts = value if isinstance(value, list) else str(value).split(",")
-        names = [str(part).strip() for part in parts if str(part).strip()]
-        if any(name not in POLICY_PARTS for name in names):
-            raise ValueError(self.words)
-        return ",".join(dict.fromkeys(names))
+POLICY = Form("NAME", "guarded, greedy or MODULE:FUNCTION", _policy)
+PARTS = Form("PART,...", "some of " + ", ".join(POLICY_PARTS), _parts)
 
 
 @dataclass(frozen=True)
@@ -238,60 +240,53 @@ class Names:
         return ",".join(dict.fromkeys(names))
 
 
-@dataclass(frozen=True)
-class Adapters:
-    """LoRA adapters by name: a table of files, or a text with commas between them.
-
-    The value is a tuple of `AdapterSettings`.
-    """
-
-    metavar: str = "NAME=FILE[:SCALE],..."
-    words: str = "adapters as NAME=FILE or NAME=FILE:SCALE, or a table of NAME = FILE"
-
-    def parse(self, value: Any) -> tuple[AdapterSettings, ...]:
-        if isinstance(value, str):
-            pairs = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
-        elif isinstance(value, dict):
-            pairs = list(value.items())
-        else:
-            raise ValueError(self.words)
-        found = [self._adapter(str(name).strip(), each) for name, each in pairs]
-        if len({each.name for each in found}) < len(found):
-            raise ValueError(f"{self.words}, each of another name")
-        return tuple(found)
-
-    def _adapter(self, name: str, value: Any) -> AdapterSettings:
-        path, scale = value, 1.0
-        if isinstance(value, dict) and set(value) <= {"path", "scale"}:
-            path, scale = value.get("path"), value.get("scale", 1.0)
-        elif isinstance(value, str) and (end := _SCALE.search(value)):
-            path, scale = value[: end.start()], float(end[1])
-        is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-        if not name or not isinstance(path, str) or not path.isprintable() or not path.strip():
-            raise ValueError(self.words)
-        if not is_number or not abs(scale) <= MOST_SCALE:
-            raise ValueError(f"{self.words}; a SCALE is a number from -100 to 100")
-        return AdapterSettings(name, os.path.expanduser(path.strip()), float(scale))
+_ADAPTERS = "adapters as NAME=FILE or NAME=FILE:SCALE, or a table of NAME = FILE"
 
 
-@dataclass(frozen=True)
-class SocketPath:
+def _adapters(value: Any) -> tuple[AdapterSettings, ...]:
+    """LoRA adapters by name: a table of files, or a text with commas between them."""
+    if isinstance(value, str):
+        pairs = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
+    elif isinstance(value, dict):
+        pairs = list(value.items())
+    else:
+        raise ValueError
+    found = [_adapter(str(name).strip(), each) for name, each in pairs]
+    if len({each.name for each in found}) < len(found):
+        raise ValueError(f"{_ADAPTERS}, each of another name")
+    return tuple(found)
+
+
+def _adapter(name: str, value: Any) -> AdapterSettings:
+    path, scale = value, 1.0
+    if isinstance(value, dict) and set(value) <= {"path", "scale"}:
+        path, scale = value.get("path"), value.get("scale", 1.0)
+    elif isinstance(value, str) and (end := _SCALE.search(value)):
+        path, scale = value[: end.start()], float(end[1])
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if not name or not isinstance(path, str) or not path.isprintable() or not path.strip():
+        raise ValueError
+    if not is_number or not abs(scale) <= MOST_SCALE:
+        raise ValueError(f"{_ADAPTERS}; a SCALE is a number from -100 to 100")
+    return AdapterSettings(name, os.path.expanduser(path.strip()), float(scale))
+
+
+def _socket_path(value: Any) -> str:
     """A path that fits a Unix socket address of this system."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError
+    path = os.path.expanduser(value)
+    size = len(os.fsencode(path))
+    if size >= SOCKET_PATH_BYTES:
+        raise ValueError(
+            f"a path of at most {SOCKET_PATH_BYTES - 1} bytes (a limit of Unix sockets); this "
+            f"one has {size}: choose a shorter one, such as /tmp/uma.sock"
+        )
+    return path
 
-    metavar: str = "PATH"
-    words: str = "a path that is short enough"
 
-    def parse(self, value: Any) -> str:
-        if not isinstance(value, str) or not value or "\0" in value:
-            raise ValueError(self.words)
-        path = os.path.expanduser(value)
-        size = len(os.fsencode(path))
-        if size >= SOCKET_PATH_BYTES:
-            raise ValueError(
-                f"a path of at most {SOCKET_PATH_BYTES - 1} bytes (a limit of Unix sockets); this "
-                f"one has {size}: choose a shorter one, such as /tmp/uma.sock"
-            )
-        return path
+ADAPTERS = Form("NAME=FILE[:SCALE],...", _ADAPTERS, _adapters)
+SOCKET_PATH = Form("PATH", "a path that is short enough", _socket_path)
 
 
 @dataclass(frozen=True)
@@ -326,38 +321,26 @@ class Duration:
         return seconds
 
 
-@dataclass(frozen=True)
-class KvType:
+def _kv_type(value: Any) -> tuple[str, str]:
     """``q8`` for both halves of the KV cache, or ``K:V`` apart; the value is ``(K, V)``."""
-
-    metavar: str = "|".join(KV_TYPES)
-    words: str = "one of " + ", ".join(KV_TYPES) + ", or two of them as K:V"
-
-    def parse(self, value: Any) -> tuple[str, str]:
-        parts = str(value).strip().lower().split(":")
-        names = KV_TYPES | _GGML_TYPES
-        if not 1 <= len(parts) <= 2 or not all(part in names for part in parts):
-            raise ValueError(self.words)
-        return names[parts[0]], names[parts[-1]]
+    parts = str(value).strip().lower().split(":")
+    names = KV_TYPES | _GGML_TYPES
+    if not 1 <= len(parts) <= 2 or not all(part in names for part in parts):
+        raise ValueError
+    return names[parts[0]], names[parts[-1]]
 
 
-@dataclass(frozen=True)
-class Bandwidth:
+def _bandwidth(value: Any) -> str:
     """``320GBps``, ``auto`` or ``off``; the value is the same text, normalised."""
-
-    metavar: str = "320GBps|auto|off"
-    words: str = "auto, off, or a bandwidth above 0 such as 320GBps or 60.5GBps"
-
-    def parse(self, value: Any) -> str:
-        if value is False:  # YAML reads a bare off as a boolean
-            return "off"
-        text = str(value).strip().lower()
-        if text in ("auto", "off"):
-            return text
-        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*gb(?:ps|/s)", text)
-        if not found or float(found[1]) <= 0:
-            raise ValueError(self.words)
-        return f"{float(found[1]):g}GBps"
+    if value is False:  # YAML reads a bare off as a boolean
+        return "off"
+    text = str(value).strip().lower()
+    if text in ("auto", "off"):
+        return text
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*gb(?:ps|/s)", text)
+    if not found or float(found[1]) <= 0:
+        raise ValueError
+    return f"{float(found[1]):g}GBps"
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -365,54 +348,41 @@ def host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not bare or (":" in bare and bare == host) or not re.fullmatch(r"\d{1,5}", port):
-        raise ValueError(address)
+        raise ValueError
     if int(port) > 65535 or re.search(r"[\s/]", bare):
-        raise ValueError(address)
+        raise ValueError
     return bare, int(port)
 
 
-@dataclass(frozen=True)
-class HttpAddress:
-    """``off``, ``HOST:PORT`` or ``unix:PATH``; port 0 lets the system choose."""
-
-    metavar: str = "off|HOST:PORT|unix:PATH"
-    words: str = "off, HOST:PORT (such as 127.0.0.1:8080) or unix:PATH"
-
-    def parse(self, value: Any) -> str:
-        if value is False:
-            return "off"
-        if not isinstance(value, str):
-            raise ValueError(self.words)
-        text = value.strip()
-        if text.lower() == "off":
-            return "off"
-        if text.startswith("unix:"):
-            return "unix:" + SocketPath().parse(text[5:])
-        try:
-            host_and_port(text)
-        except ValueError:
-            raise ValueError(self.words) from None
-        return text
+def _tcp_address(value: Any) -> str:
+    """``off`` or ``HOST:PORT``; port 0 lets the system choose."""
+    text = value.strip() if isinstance(value, str) else value
+    if text is False or str(text).lower() == "off":
+        return "off"
+    if not isinstance(text, str):
+        raise ValueError
+    host_and_port(text)
+    return text
 
 
-@dataclass(frozen=True)
-class TcpAddress(HttpAddress):
-    """``off`` or ``HOST:PORT``."""
-
-    metavar: str = "off|HOST:PORT"
-    words: str = "off or HOST:PORT (such as 127.0.0.1:8081)"
-
-    def parse(self, value: Any) -> str:
-        text = super().parse(value)
-        if text.startswith("unix:"):
-            raise ValueError(self.words)
-        return text
+def _http_address(value: Any) -> str:
+    """``off``, ``HOST:PORT`` or ``unix:PATH``."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("unix:"):
+        return "unix:" + str(SOCKET_PATH.parse(text.removeprefix("unix:")))
+    return _tcp_address(value)
 
 
-Kind = (
-    Whole | Bytes | Number | Switch | Choice | Path | PolicyName | PolicyParts | SocketPath
-    | KvType | Bandwidth | HttpAddress | Names | Duration | Adapters
+KV_TYPE = Form("|".join(KV_TYPES), f"one of {', '.join(KV_TYPES)}, or two of them as K:V", _kv_type)
+BANDWIDTH = Form(
+    "320GBps|auto|off", "auto, off, or a bandwidth above 0 such as 320GBps or 60.5GBps", _bandwidth
 )
+TCP_ADDRESS = Form("off|HOST:PORT", "off or HOST:PORT (such as 127.0.0.1:8081)", _tcp_address)
+HTTP_ADDRESS = Form(
+    "off|HOST:PORT|unix:PATH", "off, HOST:PORT (such as 127.0.0.1:8080) or unix:PATH", _http_address
+)
+
+Kind = Whole | Number | Switch | Choice | Path | Names | Duration | Form
 
 
 def bytes_per_second(budget: str) -> float | None:

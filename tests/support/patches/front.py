@@ -20,7 +20,7 @@ from tests.support.patches.noted_requests import note_requests
 from tests.support.patches.own_faults import own_faults
 from umaserve.cli.parts.common import guarded
 from umaserve.config import Config
-from umaserve.config.kinds import Adapters
+from umaserve.config.kinds import ADAPTERS
 from umaserve.model_settings import ModelSettings
 from umaserve.models import needs as memory
 from umaserve.server import daemon
@@ -80,7 +80,7 @@ def run(what: list[Any]) -> None:
     settings, engine, patch = what
     if patch:
         globals()[patch]()
-    settings["lora"] = Adapters().parse(settings.get("lora", ""))
+    settings["lora"] = ADAPTERS.parse(settings.get("lora", ""))
     models = {name: ModelSettings(**each) for name, each in settings.pop("models", {}).items()}
     sys.exit(guarded(lambda _: serve(Config(**settings, models=models), engine), []))
 

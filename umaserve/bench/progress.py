@@ -26,6 +26,7 @@ class Stages:
     def __init__(self) -> None:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._began_s, self._seconds = 0.0, 1.0
 
     def __enter__(self) -> Stages:
         if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -63,6 +64,18 @@ class Stages:
             self._bar.update(self._task, completed=min(fraction, 0.999), note=note)
             self._bar.refresh()
 
+    def begin(self, seconds: float) -> None:
+        """A phase of the stage begins, which takes so long."""
+        self._began_s, self._seconds = time.monotonic(), seconds
+
+    def report(self, load: Load) -> None:
+        """Say how far the phase is."""
+        gone_s = time.monotonic() - self._began_s
+        p95 = load.p95_since_ms(time.monotonic() - RECENT_S)
+        left = f"{max(0.0, self._seconds - gone_s):3.0f} s left"
+        now = "" if p95 is None else f", p95 {p95:.1f} ms"
+        self.update(gone_s / self._seconds, left + now)
+
     def ended(self, note: str) -> None:
         """The stage is over, with this result."""
         if self._bar is None:
@@ -74,25 +87,6 @@ class Stages:
     def _end(self) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=1.0)
-
-
-class Meter:
-    """Says how far a phase is."""
-
-    def __init__(self, stages: Stages) -> None:
-        self._stages = stages
-        self._began_s = 0.0
-        self._seconds = 1.0
-
-    def begin(self, seconds: float) -> None:
-        self._began_s, self._seconds = time.monotonic(), seconds
-
-    def report(self, load: Load) -> None:
-        gone_s = time.monotonic() - self._began_s
-        p95 = load.p95_since_ms(time.monotonic() - RECENT_S)
-        left = f"{max(0.0, self._seconds - gone_s):3.0f} s left"
-        now = "" if p95 is None else f", p95 {p95:.1f} ms"
-        self._stages.update(gone_s / self._seconds, left + now)
 
 
 def _line(text: str) -> None:

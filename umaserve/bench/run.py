@@ -12,7 +12,7 @@ from typing import Any
 from umaserve.bench import BenchError, desk
 from umaserve.bench.load import Load
 from umaserve.bench.machine import describe, used_by_others
-from umaserve.bench.progress import Meter, Stages
+from umaserve.bench.progress import Stages
 from umaserve.bench.prompts import Prompts
 from umaserve.bench.result import BUSY, Result
 from umaserve.bench.target import OwnDaemon, daemon_at, wait_until_serving
@@ -49,6 +49,10 @@ class Settings:
     cap: float | None
     seed: int
     command: str
+
+    @property
+    def warm_s(self) -> float:
+        return min(WARM_S, self.seconds)
 
 
 def run(settings: Settings, stages: Stages, say: Callable[[str], None]) -> Result:
@@ -138,14 +142,15 @@ def _measure(
     with Client(path, timeout=FIRST_S) as client:
         sizes = _sizes(client, info, settings)
         machine = describe(info, used)
-        meter = Meter(stages)
-        with Load(path, Prompts(settings.seed).words, meter.report) as load:
-            alone, mixed = _phases(load, client, settings, sizes, stages, meter)
-            first = _first_tokens(load, client, sizes, stages)
+        with Load(path, Prompts(settings.seed).words, stages.report) as load:
+            phases = _Phases(load, client, settings, sizes, stages)
+            alone = phases.alone()
+            mixed = phases.beside("mixed", "with background", "interactive", "background")
+            first = phases.first_tokens()
             daemon, read_s = client.metrics(), time.monotonic()
             # last: the daemon counts what nobody labels as interactive, the storm too
-            unlabelled = _unlabelled(load, client, settings, sizes, stages, meter)
-            waits = _desk(load, client, settings, sizes, stages, meter)
+            unlabelled = phases.beside("unlabelled", "without labels", "unlabelled", "storm")
+            waits = phases.desk()
     notes = []
     if settings.interactive + settings.background > info["model"]["n_seq"]:
         notes.append(
@@ -157,7 +162,7 @@ def _measure(
         machine=machine,
         settings={
             "seconds": settings.seconds,
-            "warm_up_s": _warm_s(settings),
+            "warm_up_s": settings.warm_s,
             "interactive": settings.interactive,
             "background": settings.background,
             "interactive_prompt_words": SHORT_WORDS,
@@ -183,114 +188,99 @@ def _measure(
     )
 
 
-def _phases(
-    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
-) -> tuple[Phase, Phase]:
-    """The streams alone, then anew beside long jobs: a token takes longer in a long answer."""
-    streams, jobs = settings.interactive, settings.background
-    stages.stage("warming up")
-    load.watch()
-    load.run("first reading", FIRST_S, lambda: bool(load.samples))
-    _start_streams(load, "interactive", settings, sizes, meter)
-    stages.ended(_count(streams, "interactive stream"))
+@dataclass(frozen=True)
+class _Phases:
+    """The phases, each of which ends its streams."""
 
-    stages.stage("interactive alone", f"{settings.seconds:g} s")
-    meter.begin(settings.seconds)
-    alone = load.run("alone", settings.seconds)
-    stages.ended(_outcome(load, alone))  # while this draws, nobody reads: it has to be quick
-    load.stop_streams()
+    load: Load
+    client: Client
+    settings: Settings
+    sizes: _Sizes
+    stages: Stages
 
-    stages.stage("with background", f"{settings.seconds:g} s, {_count(jobs, 'long job')}")
-    _settle(load, client)
-    _start_streams(load, "interactive", settings, sizes, meter)
-    meter.begin(settings.seconds)
-    load.start("background", jobs, sizes.long_words, sizes.long_answer)
-    mixed = load.run("mixed", settings.seconds)
-    stages.ended(_outcome(load, mixed))
-    load.stop_streams()
-    return alone, mixed
+    def alone(self) -> Phase:
+        """The interactive streams alone."""
+        self.stages.stage("warming up")
+        self.load.watch()
+        self.load.run("first reading", FIRST_S, lambda: bool(self.load.samples))
+        self._start_streams("interactive")
+        self.stages.ended(_count(self.settings.interactive, "interactive stream"))
+        self.stages.stage("interactive alone", f"{self.settings.seconds:g} s")
+        return self._run("alone")
 
+    def beside(self, name: str, title: str, streams: str, jobs: str) -> Phase:
+        """Streams of a kind, started anew, beside long jobs of a kind.
 
-def _start_streams(load: Load, kind: str, settings: Settings, sizes: _Sizes, meter: Meter) -> None:
-    """Start the interactive streams, wait for their first tokens, and let them warm up."""
-    streams, warm_s = settings.interactive, _warm_s(settings)
-    load.start(kind, streams, SHORT_WORDS, sizes.answer)
-    all_stream = partial(load.streaming, kind, streams, time.monotonic())
-    load.run("first tokens", FIRST_S, all_stream)
-    if not all_stream():
-        raise BenchError(
-            f"no first token within {FIRST_S:.0f} s; `umaserve top` shows what the daemon does"
-        )
-    meter.begin(warm_s)
-    load.run("warming up", warm_s)
+        A token takes longer in a long answer.
+        """
+        settings = self.settings
+        jobs_text = _count(settings.background, "long job")
+        self.stages.stage(title, f"{settings.seconds:g} s, {jobs_text}")
+        self._settle()
+        self._start_streams(streams)
+        self.load.start(jobs, settings.background, self.sizes.long_words, self.sizes.long_answer)
+        return self._run(name)
 
+    def _run(self, name: str) -> Phase:
+        self.stages.begin(self.settings.seconds)
+        phase = self.load.run(name, self.settings.seconds)
+        p95 = self.load.p95_since_ms(phase.begin_s)
+        # while this draws, nobody reads: it has to be quick
+        self.stages.ended("no time between tokens" if p95 is None else f"p95 {p95:.2f} ms")
+        self.load.stop_streams()
+        return phase
 
-def _unlabelled(
-    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
-) -> Phase:
-    """The mixed phase again, with streams and long prompts of two programs that name no lane."""
-    seconds, jobs = settings.seconds, settings.background
-    stages.stage("without labels", f"{seconds:g} s, {_count(jobs, 'long job')}")
-    _settle(load, client)
-    _start_streams(load, "unlabelled", settings, sizes, meter)
-    meter.begin(seconds)
-    load.start("storm", jobs, sizes.long_words, sizes.long_answer)
-    phase = load.run("unlabelled", seconds)
-    stages.ended(_outcome(load, phase))
-    load.stop_streams()
-    return phase
+    def _start_streams(self, kind: str) -> None:
+        """Start the interactive streams, wait for their first tokens, and let them warm up."""
+        streams, warm_s = self.settings.interactive, self.settings.warm_s
+        self.load.start(kind, streams, SHORT_WORDS, self.sizes.answer)
+        all_stream = partial(self.load.streaming, kind, streams, time.monotonic())
+        self.load.run("first tokens", FIRST_S, all_stream)
+        if not all_stream():
+            raise BenchError(
+                f"no first token within {FIRST_S:.0f} s; `umaserve top` shows what the daemon does"
+            )
+        self.stages.begin(warm_s)
+        self.load.run("warming up", warm_s)
 
+    def desk(self) -> dict[str, desk.Waits]:
+        """The programs of a desk, some of them alone, then all at once."""
+        seconds = self.settings.seconds
+        self.stages.stage("a desk", f"{desk.DURATION * seconds:g} s")
+        self.stages.begin(desk.DURATION * seconds)
+        waits = desk.measure(self.load, self._settle, self.sizes.desk_words, seconds)
+        self.stages.ended("five programs")
+        return waits
 
-def _desk(
-    load: Load, client: Client, settings: Settings, sizes: _Sizes, stages: Stages, meter: Meter
-) -> dict[str, desk.Waits]:
-    """The programs of a desk, some of them alone, then all at once."""
-    stages.stage("a desk", f"{desk.DURATION * settings.seconds:g} s")
-    meter.begin(desk.DURATION * settings.seconds)
-    waits = desk.measure(load, partial(_settle, load, client), sizes.desk_words, settings.seconds)
-    stages.ended("five programs")
-    return waits
+    def first_tokens(self) -> dict[str, list[Answer]]:
+        """First tokens of short interactive requests: of one alone, and of one that meets a long
+        prompt, sent just before."""
+        self.stages.stage("first tokens")
+        out: dict[str, list[Answer]] = {"alone": [], "mixed": []}
+        for i in range(2 * MEETINGS):
+            meets = i % 2 == 1
+            self.stages.update(i / (2 * MEETINGS), f"{i + 1} of {2 * MEETINGS}")
+            self._settle()
+            if meets:
+                self.load.ask_once(f"long{i + 1}", False, self.sizes.long_words)
+                self.load.run("lead", LEAD_S)
+            answer = self.load.ask_once(f"short{i + 1}", True, SHORT_WORDS)
+            self.load.run("first token", FIRST_S, partial(bool, answer.times_s))
+            self.load.stop_streams()
+            out["mixed" if meets else "alone"].append(answer)
+        self.stages.ended(f"{MEETINGS} alone, {MEETINGS} meeting a long prompt")
+        return out
 
-
-def _warm_s(settings: Settings) -> float:
-    return min(WARM_S, settings.seconds)
-
-
-def _outcome(load: Load, phase: Phase) -> str:
-    p95 = load.p95_since_ms(phase.begin_s)
-    return "no time between tokens" if p95 is None else f"p95 {p95:.2f} ms"
+    def _settle(self) -> None:
+        """Wait until nothing of ours is left at the daemon."""
+        limit_s = time.monotonic() + SETTLE_S
+        while any(s["id"].startswith(self.load.tag) for s in self.client.info()["sessions"]):
+            if time.monotonic() > limit_s:
+                raise BenchError(
+                    f"the daemon still has our requests {SETTLE_S:g} s after we left them"
+                )
+            time.sleep(0.02)
 
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def _first_tokens(
-    load: Load, client: Client, sizes: _Sizes, stages: Stages
-) -> dict[str, list[Answer]]:
-    """First tokens of short interactive requests: of one alone, and of one that meets a long
-    prompt, sent just before."""
-    stages.stage("first tokens")
-    out: dict[str, list[Answer]] = {"alone": [], "mixed": []}
-    for i in range(2 * MEETINGS):
-        meets = i % 2 == 1
-        stages.update(i / (2 * MEETINGS), f"{i + 1} of {2 * MEETINGS}")
-        _settle(load, client)
-        if meets:
-            load.ask_once(f"long{i + 1}", False, sizes.long_words)
-            load.run("lead", LEAD_S)
-        answer = load.ask_once(f"short{i + 1}", True, SHORT_WORDS)
-        load.run("first token", FIRST_S, partial(bool, answer.times_s))
-        load.stop_streams()
-        out["mixed" if meets else "alone"].append(answer)
-    stages.ended(f"{MEETINGS} alone, {MEETINGS} meeting a long prompt")
-    return out
-
-
-def _settle(load: Load, client: Client) -> None:
-    """Wait until nothing of ours is left at the daemon."""
-    limit_s = time.monotonic() + SETTLE_S
-    while any(s["id"].startswith(load.tag) for s in client.info()["sessions"]):
-        if time.monotonic() > limit_s:
-            raise BenchError(f"the daemon still has our requests {SETTLE_S:g} s after we left them")
-        time.sleep(0.02)

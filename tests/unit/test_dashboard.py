@@ -28,8 +28,17 @@ from tests.support.dashboard_screens import (
 )
 from tests.support.fixtures.untimed import untimed
 from umaserve.dashboard import Screen, Terminal, View, summary
-from umaserve.dashboard.canvas.line import SPARKS, Line, bar, chart, clean, column, ms
-from umaserve.dashboard.canvas.picture import svg, text
+from umaserve.dashboard.canvas.line import (
+    SPARKS,
+    Line,
+    bar,
+    chart,
+    clean,
+    column,
+    ms,
+    svg,
+    text,
+)
 from umaserve.dashboard.panels import news as news_panel
 from umaserve.dashboard.panels.apps import APP_FIGURES, apps
 from umaserve.dashboard.panels.latency import latency

@@ -13,6 +13,7 @@ from umaserve.cli.parts.common import (
     EXIT_USAGE,
     Parser,
     add_socket,
+    answer,
     in_a_line,
     model_once_loaded,
     say,
@@ -80,7 +81,6 @@ def _serve_instead(path: str, name: str, model: str, info: dict[str, Any]) -> in
     everybody."""
     from umaserve.assets import demo_model_path
     from umaserve.cli.models.choose import somebody_asks
-    from umaserve.cli.models.terminal import answer
 
     now = info.get("model") or {}
     file = str(demo_model_path()) if model == "demo" else model

@@ -78,7 +78,7 @@ def top(arguments: list[str]) -> int:
 
 def _once(path: str, size: tuple[int, int] | None, picture: str | None) -> int:
     from umaserve.dashboard import Screen, View
-    from umaserve.dashboard.canvas.picture import svg, text
+    from umaserve.dashboard.canvas.line import svg, text
 
     view = View(where=path, keys=bool(picture))
     with Client(path, timeout=ANSWER_S) as client:

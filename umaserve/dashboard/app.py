@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 import trio
 
+from umaserve.assets import demo_model_path
 from umaserve.dashboard.canvas.keys import decode
 from umaserve.dashboard.canvas.terminal import PLAIN_INTERVAL_S, Terminal
 from umaserve.dashboard.panels.sentence import summary
 from umaserve.dashboard.screen import Screen
 from umaserve.dashboard.view import CANCEL, FIND, LANE_OF, LOAD, QUIT, REDRAW, Command, Model, View
+from umaserve.models.finding.places import find_all, places
 
 REFRESH_S = 0.25
 SHORTEST_S = 0.02  # between two screens, when keys repeat
@@ -50,6 +52,14 @@ class Feed(Protocol):
     async def load(self, path: str) -> str:
         """Serve another model; why not, or an empty string."""
         ...
+
+
+def models_here(model_dir: str = "") -> list[Model]:
+    """Return names and paths, the bundled model last; looks into the folders of other tools."""
+    found = [
+        (one.name, one.path) for one in find_all(places(model_dir=model_dir)) if not one.problem
+    ]
+    return [*found, ("demo, the bundled model", str(demo_model_path()))]
 
 
 class Dashboard:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import trio
 
 from umaserve.client import ConnectionFailed, ProtocolError, ServerError, TrioClient
-from umaserve.dashboard.app import Lost, Show
-from umaserve.dashboard.choices import models_here
+from umaserve.dashboard.app import Lost, Show, models_here
 from umaserve.dashboard.view import Model
 
 RETRY_S = 0.5

@@ -40,7 +40,7 @@ class DaemonFeed:
         return request is not None
 
     def models(self) -> list[Model]:
-        from umaserve.dashboard.choices import models_here
+        from umaserve.dashboard.app import models_here
 
         return models_here(self._daemon.config.model_dir)
 

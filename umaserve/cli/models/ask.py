@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from umaserve.cli.parts.common import in_a_line, say
+from umaserve.cli.parts.common import answer, in_a_line, say
 from umaserve.models import chosen
 from umaserve.models.finding.places import Places, find_all
 from umaserve.models.finding.reference import DEMO, hub_reference, lasting
@@ -14,8 +14,7 @@ from umaserve.models.suggested import for_memory, suggested
 
 from .listing import Listed, fits_text, kind_text, look, speed_text
 from .pull import fetched
-from .suggest import listing, memory_here
-from .terminal import HOW, answer
+from .suggest import HOW, listing, memory_here
 
 MOST = 9
 

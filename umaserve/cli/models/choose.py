@@ -14,8 +14,7 @@ from umaserve.models import chosen
 from umaserve.models.finding.places import Places, places
 from umaserve.models.finding.reference import BadReference, NotHere, hub_reference, locate
 
-from .suggest import sentence
-from .terminal import HOW
+from .suggest import HOW, sentence
 
 
 class NoModel(Exception):

@@ -15,6 +15,7 @@ from umaserve.cli.parts.common import (
     EXIT_OK,
     EXIT_USAGE,
     Parser,
+    answer,
     in_a_line,
     say,
     show,
@@ -24,7 +25,6 @@ from umaserve.models.needs import ENGINE_BYTES, gib
 from umaserve.models.suggested import short_name_of
 
 from .suggest import ANY_OTHER, listing, memory_here
-from .terminal import answer
 
 if TYPE_CHECKING:
     from umaserve.models.fetching.hub import HubFile, Plan, Progress

@@ -7,6 +7,7 @@ from umaserve.models.suggested import Suggested, for_memory, gb, named_in_a_line
 
 from .graphics import graphics_bytes
 
+HOW = "`umaserve models` lists others, and `umaserve models --use NAME` serves one from now on"
 ANY_OTHER = "any other GGUF model of https://huggingface.co: umaserve pull hf:OWNER/REPO"
 
 

@@ -98,6 +98,19 @@ def say(text: str) -> None:
         print(for_reader(text, sys.stderr), file=sys.stderr, flush=True)
 
 
+def answer(question: str) -> str | None:
+    """The line that a person types, without spaces around it; None where they end the input."""
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    typed = ""
+    try:
+        typed = sys.stdin.readline()
+    finally:
+        if not typed:  # Ctrl-C and Ctrl-D leave the cursor behind the question
+            sys.stderr.write("\n")
+    return typed.strip() if typed else None
+
+
 def in_a_line(text: str) -> str:
     """In one line, with nothing in it that a terminal obeys."""
     from umaserve.texts import printable

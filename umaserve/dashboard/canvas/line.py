@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
 MISSING = "-"
@@ -231,5 +234,20 @@ def _height(value: float | None, top: float, levels: int) -> int:
     return min(max(math.ceil(value / top * levels), 1), levels)
 
 
-def joined(lines: Iterable[Line]) -> Text:
-    return Text("\n").join(line.rich() for line in lines)
+def text(lines: Sequence[Line]) -> str:
+    """The screen as text without a terminal."""
+    return "\n".join(line.plain.rstrip() for line in lines)
+
+
+def svg(lines: Sequence[Line], title: str) -> str:
+    """The screen as a picture, by rich.
+
+    Without the web fonts that rich's template names, it fetches nothing.
+    """
+    width = max((line.cells for line in lines), default=1)
+    console = Console(
+        record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(Text("\n").join(line.rich() for line in lines), soft_wrap=True)
+    picture = console.export_svg(title=title, unique_id="umaserve")
+    return re.sub(r"@font-face\s*\{[^}]*\}\s*", "", picture)

@@ -11,10 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .found import Found
+from .found import Found, read_text
 from .hugging_face import SCHEME
 from .repository import is_gguf, is_later_part, tag_of
-from .small_file import read_text
 
 TOOL = "llama.cpp"
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .folder import files_below
-from .found import Found
+from .found import Found, read_text
 from .repository import is_later_part, short_name
-from .small_file import read_text
 
 TOOL = "LM Studio"
 SCHEME = "lmstudio:"

@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .found import Found
-from .small_file import read_text
+from .found import Found, read_text
 
 TOOL = "Ollama"
 SCHEME = "ollama:"

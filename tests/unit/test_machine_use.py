@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from umaserve.server.figures import machine
-from umaserve.server.figures.machine import MachineUse, cpu_times, gpu_reader
+from umaserve.server.figures.machine import MachineUse, gpu_reader
+from umaserve.system import processor
+from umaserve.system.processor import cpu_times
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def stat(folder: Path, busy: int, idle: int, waits: int = 0) -> None:
 def test_the_processor_s_share_is_that_since_the_last_look(
     tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(processor, "_STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "getloadavg", lambda: (1.0, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     stat(tmp_path, 100, 900)
@@ -62,7 +64,7 @@ def test_clock_ticks_of_this_machine_grow() -> None:
 def test_where_no_time_is_told_the_load_of_the_minute_stands_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_STAT", tmp_path / "none")
+    monkeypatch.setattr(processor, "_STAT", tmp_path / "none")
     monkeypatch.setattr(os, "getloadavg", lambda: (1.0, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert MachineUse().read()["cpu"] == 0.25

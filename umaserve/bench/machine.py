@@ -7,12 +7,11 @@ import platform
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import umaserve
 from umaserve.system.process_stats import process_stats
-from umaserve.system.processor import logical_cores, processor_name
+from umaserve.system.processor import cpu_times, logical_cores, processor_name
 
 PACKAGES = ("numpy", "numba", "trio", "msgspec")
 LOOK_S = 1.0
@@ -68,38 +67,13 @@ def used_by_others(own: Sequence[int] = ()) -> float:
     ``own`` are processes that do not count.  Where the system does not tell, the load average of
     the last minute stands for it.
     """
-    begin, mine = _core_times(), _cpu_s(own)
+    begin, mine = cpu_times(own=True), _cpu_s(own)
     time.sleep(LOOK_S)
-    end, mine = _core_times(), _cpu_s(own) - mine
-    passed = end.passed - begin.passed
-    if passed <= 0.0:
+    end, mine = cpu_times(own=True), _cpu_s(own) - mine
+    if begin is None or end is None or end.whole <= begin.whole:
         return min(os.getloadavg()[0] / logical_cores(), 1.0)
-    return min(max((end.used - begin.used - mine) / passed, 0.0), 1.0)
-
-
-class _CoreTimes(NamedTuple):
-    """Seconds of the cores since the system's start: all, and those in use."""
-
-    passed: float = 0.0
-    used: float = 0.0
-
-
-def _core_times() -> _CoreTimes:
-    """Times of the cores that this process may run on; 0 where the system does not tell."""
-    try:
-        lines = Path("/proc/stat").read_text("ascii").splitlines()
-    except OSError:
-        return _CoreTimes()
-    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    passed = idle = 0
-    for line in lines:
-        name, *times = line.split()
-        if name in names:
-            known = [int(ticks) for ticks in times[:8]]  # behind these, guests are counted again
-            passed += sum(known)
-            idle += sum(known[3:5])
-    ticks = os.sysconf("SC_CLK_TCK")
-    return _CoreTimes(passed / ticks, (passed - idle) / ticks)
+    used = end.busy - begin.busy - mine * os.sysconf("SC_CLK_TCK")
+    return min(max(used / (end.whole - begin.whole), 0.0), 1.0)
 
 
 def _cpu_s(pids: Sequence[int]) -> float:

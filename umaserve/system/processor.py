@@ -1,4 +1,4 @@
-"""Name and cores of the processor, and facts that macOS tells by sysctl(3)."""
+"""Name, cores and use of the processor, and facts that macOS tells by sysctl(3)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+_STAT = Path("/proc/stat")
 
 
 def sysctl(*names: str) -> list[str]:
@@ -49,3 +52,26 @@ def _cpuinfo() -> list[str]:
         return Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
         return []
+
+
+class CpuTimes(NamedTuple):
+    """Clock ticks of processors since the start of the machine: in use, and all."""
+
+    busy: int
+    whole: int
+
+
+def cpu_times(own: bool = False) -> CpuTimes | None:
+    """Times of all processors, or of those that this process may run on; None without ``/proc``."""
+    busy = whole = 0
+    try:
+        lines = _STAT.read_text("ascii").splitlines()
+        names = {f"cpu{number}" for number in os.sched_getaffinity(0)} if own else {"cpu"}
+        for name, *words in map(str.split, lines):
+            if name in names:
+                counts = [int(word) for word in words[:8]]  # behind these, guests count again
+                whole += sum(counts)
+                busy += sum(counts) - sum(counts[3:5])  # without what waits for a disk
+    except (OSError, ValueError):
+        return None
+    return CpuTimes(busy, whole)

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from umaserve.models.needs import available_bytes, total_bytes
+from umaserve.system.processor import CpuTimes, cpu_times
 
 EACH_S = 1.0
-_STAT = Path("/proc/stat")
 _DRM = Path("/sys/class/drm")
-
-Times = tuple[int, int]  # clock ticks of all processors: busy, all
 
 
 class MachineUse:
@@ -26,7 +24,7 @@ class MachineUse:
 
     def __init__(self) -> None:
         self._at_s = -EACH_S
-        self._times: Times | None = None
+        self._times: CpuTimes | None = None
         self._gpu: Callable[[], float | None] | None = None
         self._last: dict[str, Any] = {}
 
@@ -47,21 +45,10 @@ class MachineUse:
     def _cpu(self) -> float:
         """Busy share since the last read; at first, and on macOS, by the load of the minute."""
         before, self._times = self._times, cpu_times()
-        if self._times is None or before is None or self._times[1] <= before[1]:
+        now = self._times
+        if now is None or before is None or now.whole <= before.whole:
             return round(min(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), 3)
-        busy, whole = (now - past for now, past in zip(self._times, before, strict=True))
-        return round(busy / whole, 3)
-
-
-def cpu_times() -> Times | None:
-    """Clock ticks since the start of the machine; ``None`` where there is no ``/proc``."""
-    try:
-        with _STAT.open("rb") as file:
-            counts = [int(word) for word in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    idle = counts[3] + counts[4]  # and what waits for a disk
-    return sum(counts) - idle, sum(counts)
+        return round((now.busy - before.busy) / (now.whole - before.whole), 3)
 
 
 def gpu_reader() -> Callable[[], float | None]:

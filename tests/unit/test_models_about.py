@@ -243,20 +243,6 @@ def test_a_speed_is_of_the_device_that_was_used_last(
     assert (found.rate, found.runs, found.sure) == (50.0, 2, False)
 
 
-def test_main_memory_is_as_fast_as_it_ever_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UMA_CACHE_DIR", str(tmp_path))
-    seen = []
-    for rate in (2e10, 5e9, 3e10):  # the second in a busy moment
-        monkeypatch.setattr(estimates, "_main_memory", lambda rate=rate: rate)
-        seen.append(estimates.this_machine(1 << 34).bandwidth)
-    assert seen == [2e10, 2e10, 3e10]
-    (path,) = (tmp_path / "costs").glob("memory-*.txt")
-    path.write_text("nonsense")
-    assert estimates.this_machine(1 << 34).bandwidth == 3e10
-
-
 def test_main_memory_is_timed_where_nobody_learned_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

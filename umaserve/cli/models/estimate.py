@@ -8,11 +8,8 @@ memory for a moment gives the bandwidth.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +21,8 @@ from umaserve.llama.traffic import Traffic
 from umaserve.models.gguf.header import GGUFInfo
 from umaserve.models.kv_shape import KvKind
 from umaserve.models.needs import ENGINE_BYTES
-from umaserve.system.own_file import open_to_read, write_own
-from umaserve.system.private_folder import make_private, why_shared
+from umaserve.system.own_file import open_to_read
+from umaserve.system.private_folder import why_shared
 from umaserve.system.processor import logical_cores
 
 from .graphics import graphics_bytes
@@ -114,7 +111,7 @@ def this_machine(main_memory: int) -> Machine:
     cards = graphics_bytes()
     bandwidth = max(rates) if rates else None
     if bandwidth is None and cards is None:
-        bandwidth = _best_known(_main_memory(), cache_root() / "costs")
+        bandwidth = _main_memory()
     return Machine(cards or main_memory, bandwidth, learned, bool(cards))
 
 
@@ -153,30 +150,11 @@ def _read(path: Path) -> Learned | None:
     return None
 
 
-def _best_known(rate: float, folder: Path) -> float:
-    """The largest rate of main memory that was ever seen here: others only make it smaller."""
-    place = f"memory-{platform.machine()}-{os.cpu_count()}-{_threads()}.txt"
-    with contextlib.suppress(OSError, ValueError):
-        make_private(folder)
-        path = folder / place
-        if path.exists():
-            with open_to_read(path) as file:
-                known = float(file.read(64))
-            if math.isfinite(known) and known >= rate:
-                return known
-        write_own(path, f"{rate:.0f}\n".encode())
-    return rate
-
-
-def _threads() -> int:
-    return min(logical_cores(), 16)
-
-
 def _main_memory() -> float:
     """Bytes per second that all cores read together: the best of a few passes."""
     import numpy as np
 
-    threads = _threads()
+    threads = min(logical_cores(), 16)
     parts = np.array_split(np.ones(_SUMMED_BYTES // 8, np.float64), threads)
     best, until = 0.0, time.perf_counter() + _MEASURE_S
     with ThreadPoolExecutor(threads) as pool:

@@ -17,25 +17,11 @@ from umaserve.models.needs import ModelFile
 
 LIVE_S = 3.0
 
-# distribution: module
-PACKAGES = {
-    "numpy": "numpy",
-    "numba": "numba",
-    "cffi": "cffi",
-    "trio": "trio",
-    "uvicorn": "uvicorn",
-    "uvloop": "uvloop",
-    "httptools": "httptools",
-    "starlette": "starlette",
-    "msgspec": "msgspec",
-    "rich": "rich",
-    "tomli": "tomli",
-    "PyYAML": "yaml",
-    "platformdirs": "platformdirs",
-    "tomlkit": "tomlkit",
-    "pycparser": "pycparser",
-    "huggingface-hub": "huggingface_hub",
-}
+PACKAGES = (
+    "numpy", "numba", "cffi", "trio", "uvicorn", "uvloop", "httptools", "starlette", "msgspec",
+    "rich", "tomli", "PyYAML", "platformdirs", "tomlkit", "pycparser", "huggingface-hub",
+)  # fmt: skip
+MODULES = {"PyYAML": "yaml", "huggingface-hub": "huggingface_hub"}  # of other names
 
 
 def _parser() -> Parser:
@@ -54,7 +40,8 @@ def doctor(arguments: list[str]) -> int:
     """Check everything that ``serve`` with the same options would need; 0 if it can serve."""
     options = _parser().parse_args(arguments)
     report = Report()
-    _python(report)
+    # an older Python cannot even import this package; its name helps in a report all the same
+    report.ok("python", f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})")
     if not _packages(report):
         print("\nThe rest cannot be looked at before the packages are there.")
         return EXIT_CANNOT_SERVE
@@ -77,7 +64,10 @@ def doctor(arguments: list[str]) -> int:
         hint = "serve there with --socket, or set UMA_SOCK for both"
         report.warn("clients", f"they look at {socket_path()} first", hint)
     if config.http != "off":
-        _http(report, config)
+        from umaserve.cli.doctor.http import look_at_http
+
+        level, text, hint = look_at_http(config)
+        report.line(level, "http", text, hint)
     if report.missing:
         print("\nIt cannot serve yet: see what is missing above.")
         return EXIT_CANNOT_SERVE
@@ -85,16 +75,10 @@ def doctor(arguments: list[str]) -> int:
     return EXIT_OK
 
 
-def _python(report: Report) -> None:
-    # an older Python cannot even import this package; its name helps in a report all the same
-    version = ".".join(map(str, sys.version_info[:3]))
-    report.ok("python", f"{version} ({sys.executable})")
-
-
 def _packages(report: Report) -> bool:
     from importlib import metadata, util
 
-    absent = [name for name, module in PACKAGES.items() if util.find_spec(module) is None]
+    absent = [name for name in PACKAGES if util.find_spec(MODULES.get(name, name)) is None]
     if absent:
         names = " ".join(absent)
         report.miss(
@@ -187,15 +171,3 @@ def _socket(report: Report, path: str) -> None:
     text = idle_text(info)
     if text:
         report.ok("idle", text)
-
-
-def _http(report: Report, config: Config) -> None:
-    from umaserve.cli.doctor.http import look_at_http
-
-    level, text, hint = look_at_http(config)
-    if level == "ok":
-        report.ok("http", text)
-    elif level == "warn":
-        report.warn("http", text, hint)
-    else:
-        report.miss("http", text, hint)

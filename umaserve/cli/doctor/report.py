@@ -7,6 +7,8 @@ import sys
 
 from umaserve.cli.parts.common import show
 
+COLOURS = {"ok": 32, "warn": 33, "missing": 31}  # of terminals
+
 
 class Report:
     """Prints a line as soon as it is known; remembers whether anything needed is missing."""
@@ -15,19 +17,20 @@ class Report:
         self.missing = 0
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
-    def _line(self, level: str, colour: int, name: str, text: str, hint: str) -> None:
-        mark = f"\x1b[{colour}m{level:<7}\x1b[0m" if self._colour else f"{level:<7}"
-        print(mark, end=" ")
+    def line(self, level: str, name: str, text: str, hint: str = "") -> None:
+        """Print a line; ``level``: a key of `COLOURS`."""
+        self.missing += level == "missing"
+        mark = f"{level:<7}"
+        print(f"\x1b[{COLOURS[level]}m{mark}\x1b[0m" if self._colour else mark, end=" ")
         show(f"{name:<10} {text}")
         if hint:
             show(f"{'':7} {'':10} -> {hint}")
 
     def ok(self, name: str, text: str) -> None:
-        self._line("ok", 32, name, text, "")
+        self.line("ok", name, text)
 
     def warn(self, name: str, text: str, hint: str = "") -> None:
-        self._line("warn", 33, name, text, hint)
+        self.line("warn", name, text, hint)
 
     def miss(self, name: str, text: str, hint: str = "") -> None:
-        self.missing += 1
-        self._line("missing", 31, name, text, hint)
+        self.line("missing", name, text, hint)

@@ -51,11 +51,6 @@ def table(metrics: dict[str, Any]) -> str:
     return "\n".join(f"{key:<{width}}  {_shown(value)}" for key, value in flat.items())
 
 
-def most_important(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics of `FIRST` that the daemon tells."""
-    return {name: metrics[name] for name in FIRST if name in metrics}
-
-
 def metrics(arguments: list[str]) -> int:
     """Print the metrics once, or every ``--interval`` seconds until interrupted."""
     parser = Parser(prog="umaserve metrics", description="Print a running daemon's metrics.")
@@ -77,7 +72,8 @@ def metrics(arguments: list[str]) -> int:
             if options.json:
                 show(json.dumps(sample, ensure_ascii=False))
             else:
-                chosen = sample if options.all else most_important(sample)
+                first = {name: sample[name] for name in FIRST if name in sample}
+                chosen = sample if options.all else first
                 show(("\n" if number else "") + table(chosen))
     return EXIT_OK
 

@@ -18,7 +18,6 @@ from umaserve.connect.apps import (
     Target,
     bearer,
     chat,
-    no_notes,
 )
 from umaserve.connect.codex_model import codex_model
 from umaserve.connect.edits import Item, Path, Put
@@ -185,7 +184,7 @@ def _opencode_asks(target: Target) -> list[Ask]:
 
 OPENCODE = App(
     "opencode", "OpenCode", ("opencode",), _opencode_file, "jsonc",
-    (*_OPENCODE, "options", "baseURL"), _opencode_changes, _opencode_asks, no_notes,
+    (*_OPENCODE, "options", "baseURL"), _opencode_changes, _opencode_asks,
     wants_tools=True,
 )  # fmt: skip
 
@@ -226,7 +225,7 @@ def _qwen_changes(places: Places, target: Target) -> list[Change]:
 QWEN_CODE = App(
     "qwen-code", "Qwen Code", ("qwen",), _qwen_file, "jsonc",
     ("modelProviders", "openai", Item("name", NAME), "baseUrl"), _qwen_changes,
-    lambda target: chat(target, "QwenCode/0.24.4 (linux; x64)"), no_notes,
+    lambda target: chat(target, "QwenCode/0.24.4 (linux; x64)"),
     wants_tools=True,
 )  # fmt: skip
 

@@ -94,7 +94,7 @@ class App(NamedTuple):
     address: Path
     changes: Callable[[Places, Target], list[Change]]
     asks: Callable[[Target], list[Ask]]
-    notes: Callable[[Target], list[str]]
+    notes: Callable[[Target], list[str]] = lambda target: []
     refusal: Callable[[Places], str] = lambda places: ""
     wants_tools: bool = False
     keeps_key: bool = True
@@ -128,7 +128,3 @@ def warnings(app: App, target: Target) -> list[str]:
         size = f"the context has {target.context} tokens"
         found.append(f"{size}, and an agent's first prompt has 8 to 16 thousand: see --n-ctx")
     return found
-
-
-def no_notes(target: Target) -> list[str]:
-    return []

@@ -25,7 +25,8 @@ def edit(text: str, change: Put) -> str:
 
     Raises ``Unreadable``.
     """
-    root, unit = read(text), _unit(text)
+    root, shown = read(text), _INDENTED.search(text)
+    unit = shown[1] if shown else INDENT  # of one level
     if root is None:
         begin = text if not text or text.endswith("\n") else text + "\n"
         return begin + _written(_nested(change.path, change.value), "", unit) + "\n"
@@ -98,12 +99,6 @@ def _nested(path: Path, value: Any) -> Any:
         else:
             value = [value if depth + 1 == len(path) else {step.field: step.name} | value]
     return value
-
-
-def _unit(text: str) -> str:
-    """Return the indentation of one level in the text."""
-    match = _INDENTED.search(text)
-    return match[1] if match else INDENT
 
 
 def _line_indent(text: str, at: int) -> str:

@@ -101,7 +101,7 @@ class Screen:
             return lines
         if view.operator:
             return lines + self._figures(view)
-        return lines + apps(overview, width, _apps_shown(height))
+        return lines + apps(overview, width, 2 if height < 30 else 4 if height < 40 else 6)
 
     def _figures(self, view: View) -> list[Line]:
         """The operator's panels, side by side where that is wide."""
@@ -150,11 +150,6 @@ def _beside(parts: tuple[Line, ...]) -> Line:
     for part in parts:
         line.extend(part).add(" ")
     return line
-
-
-def _apps_shown(height: int) -> int:
-    """How many apps there is room for on a screen that high."""
-    return 2 if height < 30 else 4 if height < 40 else 6
 
 
 def _state(model: Mapping[str, Any]) -> str:

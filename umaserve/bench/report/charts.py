@@ -10,7 +10,7 @@ import numpy as np
 from umaserve.bench.figures import compositions
 from umaserve.bench.report.drawing import Axes, Scale, legend, picture, scale_of, steps
 from umaserve.bench.result import Result
-from umaserve.bench.timeline import Gap, Phase, gaps, lane, quantile_curve, token_rates
+from umaserve.bench.timeline import Phase, gaps, lane, quantile_curve, token_rates
 
 BIN_S = 0.5
 MOST_NAMED = 6  # streams that the legend names
@@ -60,10 +60,6 @@ def _everything(result: Result) -> Phase:
     return Phase("all", result.origin_s, result.mixed.end_s)
 
 
-def _thinned(found: Sequence[Gap], most: int) -> Sequence[Gap]:
-    return found if len(found) <= most else found[:: -(-len(found) // most)]
-
-
 def _cap(result: Result) -> float | None:
     """The interactive p95 that the cap allows, in ms."""
     quiet = result.figures["alone"].p95_ms
@@ -86,7 +82,8 @@ def _over_time(result: Result) -> tuple[list[Axes], list[Name], int]:
     most, names, curves = MOST_POINTS // max(len(streams), 1), [], []
     for i, (name, found) in enumerate(streams.items()):
         colour = STREAMS[i % len(STREAMS)]
-        axes.dots([(gap.end_s - origin, gap.ms) for gap in _thinned(found, most)], colour)
+        thinned = found[:: max(-(-len(found) // most), 1)]
+        axes.dots([(gap.end_s - origin, gap.ms) for gap in thinned], colour)
         at, p95 = quantile_curve(found, whole.begin_s, whole.end_s, BIN_S, 0.95)
         curves.append((list(zip(at - origin, p95, strict=True)), colour))
         if i < MOST_NAMED:

@@ -134,17 +134,14 @@ def _connect(app: App, here: Places, options: Namespace) -> int:
             return EXIT_CANNOT_SERVE
         back = f"`umaserve connect {app.name} --undo` takes it back"
         show(f"{app.title} is set up for {target.url}; {back}.")
-    for path in _readable(target.key, plan):
-        say(f"note: other users can read {path}, which holds the key; chmod 600 {path}")
+    for change, _, after in plan:
+        path = change.path
+        holds = target.key and target.key.encode() in after
+        if holds and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+            say(f"note: other users can read {path}, which holds the key; chmod 600 {path}")
     for line in app.notes(target):
         show(line if not plan else f"- {line}")
     return EXIT_OK
-
-
-def _readable(key: str, plan: list[Planned]) -> list[str]:
-    """Files that hold the key, and that other users of this machine can read."""
-    holding = [change.path for change, _, after in plan if key and key.encode() in after]
-    return [path for path in holding if stat.S_IMODE(os.stat(path).st_mode) & 0o077]
 
 
 Planned = tuple["Change", "bytes | None", bytes]

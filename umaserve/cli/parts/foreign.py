@@ -43,11 +43,7 @@ def hint(word: str, known: list[str]) -> str:
     near = get_close_matches(word, known, n=1)
     if near:
         return f"did you mean `umaserve {near[0]}`?"
-    if _is_reference(word):
+    # it looks like a model's name: ``qwen3-4b``, ``llama3:8b``, ``hf:OWNER/REPO``
+    if any(letter.isdigit() or letter in ":/" for letter in word):
         return f"did you mean `umaserve run {word}`?"
     return "see `umaserve --help`"
-
-
-def _is_reference(word: str) -> bool:
-    """Whether it looks like a model's name: ``qwen3-4b``, ``llama3:8b``, ``hf:OWNER/REPO``."""
-    return any(mark in word for mark in ":/") or any(letter.isdigit() for letter in word)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
+
+Values = Mapping[str, Any]  # an overview of the daemon, or a part of one
 
 MISSING = "-"
 SPARKS = "▁▂▃▄▅▆▇█"

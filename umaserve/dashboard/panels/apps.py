@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from umaserve.dashboard.canvas.line import (
     MISSING,
     Column,
     Line,
+    Values,
     bar,
     clean,
     column,
@@ -18,8 +16,6 @@ from umaserve.dashboard.canvas.line import (
     rule,
     spaced,
 )
-
-Values = Mapping[str, Any]
 
 LABEL = 13  # cells of what stands before a gauge
 NUMBER = 7

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from umaserve.dashboard.canvas.line import (
     MISSING,
     Line,
+    Values,
     above,
     bar,
     chart,
@@ -17,8 +15,6 @@ from umaserve.dashboard.canvas.line import (
     rule,
     spaced,
 )
-
-Values = Mapping[str, Any]
 
 LANES = ("interactive", "background")
 LABEL = 13  # cells of what stands before a curve or a gauge

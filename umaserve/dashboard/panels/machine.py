@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from umaserve.dashboard.canvas.line import Line, bar, number, percent
-
-Values = Mapping[str, Any]
+from umaserve.dashboard.canvas.line import Line, Values, bar, number, percent
 
 FULL_SHARE = 0.95  # from which a bar is yellow
 

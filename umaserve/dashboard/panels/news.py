@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from umaserve.dashboard.canvas.line import Line, clean, column, rule
-
-Values = Mapping[str, Any]
+from umaserve.dashboard.canvas.line import Line, Values, clean, column, rule
 
 WARNINGS = ("warn", "E_PROTO", "E_LIMIT", "E_IO")  # of the log and of clients; others are ours
 FAINT_S = 60.0  # an error that old is not news

@@ -11,6 +11,7 @@ from umaserve.dashboard.canvas.line import (
     MISSING,
     OTHER,
     Line,
+    Values,
     above,
     bar,
     clean,
@@ -20,8 +21,6 @@ from umaserve.dashboard.canvas.line import (
     percent,
     rule,
 )
-
-Values = Mapping[str, Any]
 
 PANEL_LABEL = 11  # cells of what stands before a gauge
 
@@ -163,28 +162,14 @@ def efficiency(overview: Values, width: int) -> list[Line]:
     idle = metrics.get("gpu_idle_pct")
     return [
         rule("efficiency", width),
-        row(
-            "decode ms",
-            *(f"{q} {ms(metrics.get(f'decode_ms_{q}'))}" for q in ("p50", "p95", "p99")),
-        ),
-        row(
-            "overhead",
-            f"p50 {number(metrics.get('tick_overhead_us_p50'), 0)} µs",
-            f"p95 {number(metrics.get('tick_overhead_us_p95'), 0)} µs a tick",
-        ),
-        row(
-            "sampling",
-            f"{number(metrics.get('sampling_us_per_token'))} µs a token",
-            f"{percent(metrics.get('copy_free_ratio'))} in place",
-        ),
-        row(
-            "busy",
-            f"{percent(metrics.get('scheduler_efficiency'), 1)} in libllama",
-            f"{MISSING if idle is None else f'{idle:.1f}%'} idle with work",
-        ),
-        row(
-            "cost",
-            f"{number(metrics.get('cpu_s_per_1k_tokens'), 2)} CPU s for 1k tokens",
-            f"{number(metrics.get('tokens_generated_total'))} tokens so far",
-        ),
-    ]
+        row("decode ms",
+            *(f"{q} {ms(metrics.get(f'decode_ms_{q}'))}" for q in ("p50", "p95", "p99"))),
+        row("overhead", f"p50 {number(metrics.get('tick_overhead_us_p50'), 0)} µs",
+            f"p95 {number(metrics.get('tick_overhead_us_p95'), 0)} µs a tick"),
+        row("sampling", f"{number(metrics.get('sampling_us_per_token'))} µs a token",
+            f"{percent(metrics.get('copy_free_ratio'))} in place"),
+        row("busy", f"{percent(metrics.get('scheduler_efficiency'), 1)} in libllama",
+            f"{MISSING if idle is None else f'{idle:.1f}%'} idle with work"),
+        row("cost", f"{number(metrics.get('cpu_s_per_1k_tokens'), 2)} CPU s for 1k tokens",
+            f"{number(metrics.get('tokens_generated_total'))} tokens so far"),
+    ]  # fmt: skip

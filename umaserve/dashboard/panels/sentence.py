@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from umaserve.dashboard.canvas.line import clean, duration, ms, number
+from umaserve.dashboard.canvas.line import Values, clean, duration, ms, number
 from umaserve.dashboard.panels.latency import SLOW_MS
 from umaserve.dashboard.panels.news import FAINT_S
-
-Values = Mapping[str, Any]
 
 SLOW_FIRST_MS = 2000.0  # to the first token
 WAIT_S = 1.0  # a shorter wait is none

@@ -176,6 +176,8 @@ def test_a_conversation_is_saved_and_goes_on_elsewhere(daemon, tmp_path):
     assert "(2 turns loaded; the last question was: two)" in done.stderr
     assert "/load needs the name of a file" in done.stderr
     assert "/save needs the name of a file" in done.stderr
+    done = run("chat", daemon=daemon, stdin=f"/save {file}0\n/load {file}0\n")
+    assert "(0 turns loaded)" in done.stderr
 
 
 def test_a_file_of_another_kind_is_neither_loaded_nor_replaced(daemon, tmp_path):

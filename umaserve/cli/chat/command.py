@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from umaserve.cli.chat import options
@@ -49,61 +50,46 @@ def _parser() -> Parser:
     return parser
 
 
+WITH_FILE = ("/save", "/load", "/image")
+
+
 class _Commands:
-    """Commands that can be typed besides messages; each returns the chat's exit status."""
+    """Commands that can be typed besides messages; each returns an exit status, or None for 0."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self.by_name: dict[str, Callable[[str], int]] = {
-            "/help": self._help,
+        settings = talk.settings
+        self.by_name: dict[str, Callable[[str], int | None]] = {
+            "/help": lambda _: say(HELP),
             "/image": self._image,
             "/load": self._load,
-            "/model": self._model,
+            "/model": lambda name: talk.change_model(name) if name else talk.tell_model(),
             "/reset": self._reset,
-            "/retry": self._retry,
+            "/retry": lambda _: talk.retry(),
             "/save": self._save,
-            "/set": self._set,
-            "/stats": self._stats,
+            "/set": lambda text: say(
+                options.change(settings, text) if text else options.table(settings)
+            ),
+            "/stats": lambda _: say(talk.stats()),
             "/system": self._system,
             "/undo": self._undo,
         }
 
-    def _help(self, _: str) -> int:
-        say(HELP)
-        return EXIT_OK
-
-    def _system(self, text: str) -> int:
+    def _system(self, text: str) -> None:
         self._talk.conversation.system = text or None
         say("(from the next message on)" if text else "(no system message from now on)")
-        return EXIT_OK
 
-    def _set(self, text: str) -> int:
-        settings = self._talk.settings
-        say(options.change(settings, text) if text else options.table(settings))
-        return EXIT_OK
-
-    def _model(self, name: str) -> int:
-        return self._talk.change_model(name) if name else self._talk.tell_model()
-
-    def _reset(self, _: str) -> int:
+    def _reset(self, _: str) -> None:
         self._talk.begin(Conversation(self._talk.conversation.system))
         say("(forgotten)")
-        return EXIT_OK
 
-    def _retry(self, _: str) -> int:
-        return self._talk.retry()
-
-    def _undo(self, _: str) -> int:
+    def _undo(self, _: str) -> None:
         question = self._talk.undo()
         say(
             "(there is nothing to take back)" if question is None else f"(gone: {_short(question)})"
         )
-        return EXIT_OK
 
-    def _save(self, path: str) -> int:
-        if not path:
-            say("/save needs the name of a file")
-            return EXIT_OK
+    def _save(self, path: str) -> None:
         try:
             self._talk.conversation.save(path)
         except OSError as error:
@@ -112,12 +98,8 @@ class _Commands:
             say(f"error: {path}: {error}; name another file")
         else:
             say(f"({turns_of(len(self._talk.conversation.turns))} saved)")
-        return EXIT_OK
 
-    def _load(self, path: str) -> int:
-        if not path:
-            say("/load needs the name of a file")
-            return EXIT_OK
+    def _load(self, path: str) -> None:
         try:
             loaded = Conversation.load(path)
         except OSError as error:
@@ -126,24 +108,16 @@ class _Commands:
             say(f"error: {path}: {error}")
         else:
             self._talk.begin(loaded)
-            last = f"; the last question was: {_short(loaded.turns[-1].question)}"
-            say(f"({turns_of(len(loaded.turns))} loaded{last if loaded.turns else ''})")
-        return EXIT_OK
+            turns = loaded.turns
+            last = f"; the last question was: {_short(turns[-1].question)}" if turns else ""
+            say(f"({turns_of(len(turns))} loaded{last})")
 
-    def _image(self, path: str) -> int:
-        if not path:
-            say("/image needs the name of a file")
-            return EXIT_OK
+    def _image(self, path: str) -> None:
         found = picture_parts([path])
         if found is not None:
             self._talk.pictures += found
             count = len(self._talk.pictures)
             say(f"(the next message shows {'a picture' if count == 1 else f'{count} pictures'})")
-        return EXIT_OK
-
-    def _stats(self, _: str) -> int:
-        say(self._talk.stats())
-        return EXIT_OK
 
 
 def chat(arguments: list[str]) -> int:
@@ -163,8 +137,8 @@ def chat(arguments: list[str]) -> int:
     if interactive:
         say(f"{talk.meet_model() or 'no model is loaded'}; /help lists what you can do")
         names = [*commands.by_name, "/exit"]
-        files, left = ("/save", "/load", "/image"), lambda: say("(/exit or Ctrl-D leaves)")
-        read = typed_messages(names, files, left, lambda: talk.model)
+        left = partial(say, "(/exit or Ctrl-D leaves)")
+        read = typed_messages(names, WITH_FILE, left, lambda: talk.model)
     status = EXIT_OK
     while (text := read()) is not None:
         word, _, rest = text.strip().partition(" ")
@@ -172,8 +146,11 @@ def chat(arguments: list[str]) -> int:
             continue
         if word in ("/exit", "/quit"):
             break
-        if word in commands.by_name:
-            status = commands.by_name[word](rest.strip())
+        if word in WITH_FILE and not rest.strip():
+            say(f"{word} needs the name of a file")
+            status = EXIT_OK
+        elif word in commands.by_name:
+            status = commands.by_name[word](rest.strip()) or EXIT_OK
         elif word.startswith("/") and word[1:].isalpha() and "\n" not in text:
             say(f"there is no {word}; /help lists what there is")
         else:

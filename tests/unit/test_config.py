@@ -14,17 +14,9 @@ from hypothesis import strategies as st
 from tests.support.fixtures.untimed import untimed
 from tools import config_page
 from umaserve.app_settings import AppSettings
-from umaserve.config import (
-    OPTIONS,
-    SECTIONS,
-    SOCKET_PATH_BYTES,
-    Config,
-    ConfigError,
-    bytes_per_second,
-    load_config,
-)
-from umaserve.config.kinds import Bytes, Switch
-from umaserve.config.options import BY_NAME
+from umaserve.config import OPTIONS, SOCKET_PATH_BYTES, Config, ConfigError, load_config
+from umaserve.config.kinds import Bytes, Switch, bytes_per_second
+from umaserve.config.options import BY_NAME, SECTIONS
 from umaserve.model_settings import ModelSettings
 
 DOCS = Path(__file__).parents[2] / "docs"

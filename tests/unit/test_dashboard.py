@@ -27,7 +27,7 @@ from tests.support.dashboard_screens import (
     view,
 )
 from tests.support.fixtures.untimed import untimed
-from umaserve.dashboard import Screen, Terminal, View, summary
+from umaserve.dashboard import Screen, Terminal, View
 from umaserve.dashboard.canvas.line import (
     SPARKS,
     Line,
@@ -43,6 +43,7 @@ from umaserve.dashboard.panels import news as news_panel
 from umaserve.dashboard.panels.apps import APP_FIGURES, apps
 from umaserve.dashboard.panels.latency import latency
 from umaserve.dashboard.panels.operator import ticks
+from umaserve.dashboard.panels.sentence import summary
 from umaserve.dashboard.table import COLUMNS, requests, widths
 
 # --- the screen ----------------------------------------------------------------------------------

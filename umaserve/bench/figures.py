@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from umaserve.bench.load import Sample
@@ -78,9 +78,7 @@ def last_minute(answers: Sequence[Answer], now_s: float, uptime_s: float) -> Fig
     rate = figures(answers, Phase("rate", now_s - span_s, now_s))
     times = figures(answers, Phase("latency", int(now_s) - WINDOW_S + 1, now_s), unfinished=False)
     kept = ("interactive_tokens_per_s", "background_tokens_per_s", "tokens_per_s")
-    return Figures(
-        **{**asdict(times), "seconds": span_s, **{name: getattr(rate, name) for name in kept}}
-    )
+    return replace(times, seconds=span_s, **{name: getattr(rate, name) for name in kept})
 
 
 def others(samples: Sequence[Sample], phase: Phase) -> Others:

@@ -160,15 +160,14 @@ class Result:
                 "Run it again when they are done."
             )
         quiet, busy, last = (self.others[p.name] for p in self.phases)
-        if quiet.busy:
-            out.append(
-                f"The daemon was busy with others during the baseline ({_others(quiet)}): it is "
-                "no clean baseline. --fresh measures a daemon of its own."
-            )
-        if busy.busy:
-            out.append(f"Others used the daemon during the mixed phase too ({_others(busy)}).")
-        if last.busy:
-            out.append(f"Others used the daemon in the phase without labels ({_others(last)}).")
+        for seen, before, behind in (
+            (quiet, "The daemon was busy with others during the baseline",
+             ": it is no clean baseline. --fresh measures a daemon of its own."),
+            (busy, "Others used the daemon during the mixed phase too", "."),
+            (last, "Others used the daemon in the phase without labels", "."),
+        ):  # fmt: skip
+            if seen.busy:
+                out.append(f"{before} ({_others(seen)}){behind}")
         fewest = min(self.figures[p.name].gaps for p in self.phases)
         if 0 < fewest < FEW:
             out.append(

@@ -24,12 +24,10 @@ class RunOf(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """``width``: numbers of an embedding.  ``nx`` and ``ny``: pixels.  ``refused``: why none."""
+    """``width``: numbers of an embedding.  ``refused``: why there is none."""
 
     refused: str = ""
     width: int = 0
-    nx: int = 0
-    ny: int = 0
     runs: tuple[RunOf, ...] = ()
 
     @property

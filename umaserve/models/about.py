@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from .gguf.faults import check_gguf
 from .gguf.header import GGUFError, GGUFInfo
-from .identity import file_facts
+from .identity import model_files
 from .kv_shape import is_size
+from .needs import size_of
 from .purpose import role_of, why_no_model
 
 # llama_ftype, without "MOSTLY_"
@@ -56,7 +57,7 @@ def about(path: str) -> tuple[About, GGUFInfo | None]:
     except GGUFError as error:
         # the list names the file already
         problem = str(error).removeprefix(f"{path} ").removeprefix("is not a usable GGUF file: ")
-        return About(_bytes(path), problem=problem), None
+        return About(sum(map(size_of, model_files(path))), problem=problem), None
     role = role_of(info.architecture, info.metadata)
     trained = info.metadata.get(f"{info.architecture}.context_length")
     found = About(
@@ -89,13 +90,6 @@ def _no_vocabulary(info: GGUFInfo) -> str:
     if "tokenizer.ggml.model" in info.metadata or "tokenizer.ggml.tokens" in info.array_lengths:
         return ""
     return f"it has no vocabulary, so it is no model of texts ({info.architecture})"
-
-
-def _bytes(path: str) -> int:
-    try:
-        return sum(facts[2] for facts in file_facts(path) if facts)
-    except OSError:
-        return 0
 
 
 def billions(parameters: int) -> str:

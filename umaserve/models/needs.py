@@ -60,17 +60,18 @@ def look_at(path: str) -> ModelFile:
     trained = reader.values.get(f"{architecture}.context_length")
     cells = KvShape.of(architecture, reader.values)
     n_ctx_train = trained if is_size(trained) else 0
-    size = reader.size + sum(map(_size_of, model_files(full)[1:]))
+    size = reader.size + sum(map(size_of, model_files(full)[1:]))
     role = role_of(architecture, reader.values)
     states = StateShape.of(architecture, reader.values)
     heads = may_have_heads(architecture, reader.values)
     return ModelFile(str(full), size, cells, n_ctx_train, role, states, heads)
 
 
-def _size_of(part: Path) -> int:
+def size_of(part: Path) -> int:
+    """Bytes of a file; 0 where it is missing, which whoever opens it says."""
     try:
         return part.stat().st_size
-    except OSError:  # the engine says what is missing
+    except OSError:
         return 0
 
 

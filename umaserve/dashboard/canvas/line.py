@@ -6,6 +6,8 @@ import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -211,20 +213,15 @@ def chart(
     shown = list(values[-width:]) if width > 0 else []
     known = [value for value in shown if value is not None]
     highest = top if top is not None else max(known, default=0.0)
-    levels = 8 * rows
     lines = []
-    heights = [_height(value, highest, levels) for value in shown]
+    heights = [_height(value, highest, 8 * rows) for value in shown]
     styles = ["bad" if limit and value and value > limit else "good" for value in shown]
     for row in reversed(range(rows)):
         line = Line(" " * (width - len(shown)))
-        text, style = "", ""
-        for height, the_style in zip(heights, styles, strict=True):
-            level = min(height - 8 * row, 8)
-            if the_style != style:
-                line.add(text, style)
-                text, style = "", the_style
-            text += SPARKS[level - 1] if level > 0 else " "
-        lines.append(line.add(text, style))
+        for style, columns in groupby(zip(heights, styles, strict=True), itemgetter(1)):
+            levels = (min(height - 8 * row, 8) for height, _ in columns)
+            line.add("".join(SPARKS[level - 1] if level > 0 else " " for level in levels), style)
+        lines.append(line)
     return lines
 
 

@@ -12,8 +12,9 @@ from umaserve.config.options import BY_ENV, BY_NAME, OPTIONS, OTHER_ENV, SECTION
 from umaserve.config.settings import Config, ConfigError
 from umaserve.config.spellings import translate
 from umaserve.model_settings import ModelSettings
-from umaserve.system.regular_file import NotRegular, open_regular
+from umaserve.system.regular_file import open_regular
 
+PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")  # of a shell's ``<(command)``
 _DEBUG_OFF = ("", "0", "false", "no", "off")
 
 
@@ -147,24 +148,12 @@ def _check(values: dict[str, Any], origin: dict[str, str]) -> None:
         )
 
 
-def _from_pipe(path: str, error: NotRegular) -> bytes:
-    """Read a shell's ``<(command)`` or ``/dev/stdin``.
-
-    Raises ``ConfigError`` for a pipe in a folder, which may have no writer.
-    """
-    if not path.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/")):
-        raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from None
-    with open(path, "rb") as file:
-        return file.read()
-
-
 def _read(path: str) -> Any:
     """The file's content as nested dicts."""
     try:
-        with open_regular(path) as file:
+        # another pipe, in a folder, may have no writer
+        with open(path, "rb") if path.startswith(PIPES) else open_regular(path) as file:
             data = file.read()
-    except NotRegular as error:
-        data = _from_pipe(path, error)
     except OSError as error:
         raise ConfigError(f"cannot read the config file {path}: {error.strerror}") from None
     try:

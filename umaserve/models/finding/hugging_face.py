@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from .folder import files_below
 from .found import Found, read_text
-from .repository import is_later_part, short_name
+from .repository import files_below, is_later_part, short_name
 
 TOOL = "Hugging Face"
 SCHEME = "hf:"

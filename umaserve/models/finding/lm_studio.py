@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from .folder import files_below
 from .found import Found, read_text
-from .repository import is_later_part, short_name
+from .repository import files_below, is_later_part, short_name
 
 TOOL = "LM Studio"
 SCHEME = "lmstudio:"

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import folder, hugging_face, llama_cpp, lm_studio, ollama
+from . import hugging_face, llama_cpp, lm_studio, ollama
 from .found import Found
+from .repository import files_below, is_later_part
 
 OLLAMA_SERVICE = "/usr/share/ollama/.ollama/models"  # of the user that its installer makes
 
@@ -71,16 +72,19 @@ def find_all(where: Places) -> list[Found]:
 
 
 def _everything(where: Places) -> Iterator[Found]:
-    for cache in where.hubs:
-        yield from hugging_face.find(cache)
-    for place in where.llama_cpp:
-        yield from llama_cpp.find(place)
-    for place in where.ollama:
-        yield from ollama.find(place)
-    for place in where.lm_studio:
-        yield from lm_studio.find(place)
-    for place in where.own:
-        yield from folder.find(place)
+    for folders, find in (
+        (where.hubs, hugging_face.find), (where.llama_cpp, llama_cpp.find),
+        (where.ollama, ollama.find), (where.lm_studio, lm_studio.find), (where.own, _find),
+    ):  # fmt: skip
+        for place in folders:
+            yield from find(place)
+
+
+def _find(folder: Path) -> Iterator[Found]:
+    """Models in a folder of the user's own, at any depth."""
+    for inside in files_below(folder):
+        if not is_later_part(inside):
+            yield Found(inside, str(folder / inside), "folder")
 
 
 def _key(found: Found) -> object:

@@ -6,8 +6,10 @@ Names are relative to the repository, with ``/`` between folders.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from umaserve.models.identity import model_files
 
@@ -21,6 +23,15 @@ _BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 def is_gguf(path: str) -> bool:
     return path.lower().endswith(SUFFIX)
+
+
+def files_below(folder: Path) -> list[str]:
+    """GGUF files by their path from ``folder``, sorted; links to folders are not followed."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in filter(is_gguf, names):
+            found.append(os.path.relpath(os.path.join(place, name), folder))
+    return sorted(found)
 
 
 def is_later_part(path: str) -> bool:

@@ -91,11 +91,6 @@ def for_memory(memory: int, graphics: bool = False) -> list[Suggested]:
     return fitting[-MOST:] if len(fitting) >= LEAST else list(SUGGESTED[:LEAST])
 
 
-def named_in_a_line(memory: int, graphics: bool = False) -> str:
-    """Return `for_memory` for a sentence: ``qwen3-4b (2.5 GB), qwen3-8b (5.0 GB)``."""
-    return ", ".join(f"{each.name} ({gb(each.size)})" for each in for_memory(memory, graphics))
-
-
 def gb(size: float) -> str:
     """Bytes as a download's size is written: ``2.5 GB``."""
     return f"{size / 1e9:.1f} GB"

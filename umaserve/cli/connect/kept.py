@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path as Folder
 
 import msgspec
@@ -96,8 +95,8 @@ class Kept:
         return made
 
     def save(self) -> None:
-        steps = [[asdict(each) for each in step] for step in self.steps]
-        files.replace(self._record, json.dumps(steps, indent=1).encode())
+        record = msgspec.json.format(msgspec.json.encode(self.steps), indent=1)
+        files.replace(self._record, record)
 
     def forget_newest(self) -> None:
         """With its copies."""

@@ -34,7 +34,7 @@ def ask_which(where: Places, kv: tuple[str, str], tell: Callable[[str], None]) -
             else "there is no model on this machine but the demonstration"
         )
         return _fetch_one()
-    usable.sort(key=lambda row: -_touched(row.found.path))
+    usable.sort(key=lambda row: -os.path.getmtime(row.found.path))
     shown = usable[:MOST]
     say("models on this machine:")
     for number, row in enumerate(shown, 1):
@@ -102,10 +102,3 @@ def _line(row: Listed) -> str:
     if speed != "-":
         words.append(f"{speed.removesuffix('/s')} tokens/s")
     return f"{in_a_line(row.found.name)}{kind_text(facts)}  ({', '.join(filter(None, words))})"
-
-
-def _touched(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from umaserve.models.needs import gib, total_bytes
-from umaserve.models.suggested import Suggested, for_memory, gb, named_in_a_line
+from umaserve.models.suggested import Suggested, for_memory, gb
 
 from .graphics import graphics_bytes
 
@@ -35,7 +35,7 @@ def listing() -> str:
 
 def sentence() -> str:
     """Name the models that fit in a line, for a daemon that serves the demonstration."""
-    names = named_in_a_line(*memory_here())
+    names = ", ".join(f"{each.name} ({gb(each.size)})" for each in for_memory(*memory_here()))
     return f"real models for this machine: {names}; `umaserve pull NAME` fetches one"
 
 

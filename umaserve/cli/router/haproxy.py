@@ -53,15 +53,11 @@ backend uma_nodes
 
 def config(nodes: list[Node], listen: str, kib: int, maxconn: int, expire: str) -> str:
     """The text of the file.  ``kib``: the largest request that can be sent again."""
+    hashed = dict.fromkeys(SESSION_HEADERS, "") | dict.fromkeys(KEY_HEADERS, ",sha2(256),hex")
     session = "\n".join(
-        f"    http-request set-var(txn.uma_session) req.hdr({name}) "
+        f"    http-request set-var(txn.uma_session) req.hdr({name}){way} "
         f"if !{{ var(txn.uma_session) -m found }} {{ req.hdr({name}) -m found }}"
-        for name in SESSION_HEADERS
-    )
-    session += "".join(
-        f"\n    http-request set-var(txn.uma_session) req.hdr({name}),sha2(256),hex "
-        f"if !{{ var(txn.uma_session) -m found }} {{ req.hdr({name}) -m found }}"
-        for name in KEY_HEADERS
+        for name, way in hashed.items()
     )
     head = HEAD.format(
         kib=kib, bufsize=kib * 1024, maxconn=maxconn, listen=listen,

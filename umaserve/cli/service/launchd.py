@@ -18,27 +18,21 @@ _NOT_YET = (5, 37)  # EIO and EALREADY of <sys/errno.h>
 
 
 class Launchd:
-    """The agents of the user who is logged in."""
+    """The agents of the user who is logged in; the methods are those of `Systemd`."""
 
     def problem(self) -> str:
-        """Why no service can be installed here; empty where it can."""
         return "" if shutil.which("launchctl") else "there is no launchctl on PATH"
 
     def files(self, service: Service) -> dict[Path, bytes]:
-        """Return the contents of files by path.
-
-        Raises ``ValueError`` for settings that launchd cannot apply.
-        """
+        """Raises ``ValueError`` for settings that launchd cannot apply."""
         if service.on_demand:
             raise ValueError("--on-demand needs systemd; launchd's sockets are not taken over")
         return {_plist(): launch_agent(service, str(_log()))}
 
     def paths(self) -> list[Path]:
-        """Return the paths of all files that an installation makes."""
         return [_plist()]
 
     def socket_path(self, service: Service) -> str:
-        """Where the daemon will listen."""
         return service.socket or DEFAULT_SOCKET
 
     def is_running(self) -> bool:
@@ -63,7 +57,6 @@ class Launchd:
             time.sleep(_AGAIN_S)
 
     def stop(self) -> None:
-        """Have no daemon any more."""
         if self.is_running():
             _run("bootout", _target())
 
@@ -71,11 +64,9 @@ class Launchd:
         """The file is gone; launchd keeps nothing else."""
 
     def status(self) -> int:
-        """Show how the agent is; launchctl's exit status."""
         return _run("print", _target())
 
     def logs(self, lines: int, follow: bool) -> int:
-        """Show the end of the log."""
         command = ["tail", "-n", str(lines), *(["-f"] if follow else []), str(_log())]
         return subprocess.run(command, check=False).returncode
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,6 @@ from umaserve.client import Client, UmaError
 from umaserve.connect.apps import App, Ask, Target
 
 ANSWER_S = 300.0  # a daemon may be busy
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.002, 0.2  # between two looks
 MOST_BYTES = 1 << 20
 
 
@@ -25,54 +23,33 @@ class _Watch:
 
     def __init__(self, socket: str | None) -> None:
         self.row: dict[str, Any] | None = None
-        self._socket = socket
-        before = _rows(socket)
-        self.works = before is not None
-        self._newest = max((row["serial"] for row in before or ()), default=0)
         self.several = False  # other programs asked at the same time
-        self._connected, self._end = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._newest = 0
+        self._client: Client | None = None
+        with suppress(UmaError):  # the socket may not be here
+            client = Client(socket, timeout=LIVE_S)
+            self._newest = max((row["serial"] for row in _rows(client)), default=0)
+            self._client = client
 
-    def __enter__(self) -> _Watch:
-        if self.works:
-            self._thread.start()
-            self._connected.wait(LIVE_S)  # else a short request is over before the first look
-        return self
+    @property
+    def works(self) -> bool:
+        return self._client is not None
 
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        if self.works:
-            self._thread.join()
-
-    def _look(self) -> None:
-        """Often at first, as a short request is over soon."""
-        pause_s = FIRST_PAUSE_S
-        with suppress(UmaError), Client(self._socket, timeout=LIVE_S) as client:
-            self._connected.set()
-            while not self._end.wait(pause_s):
-                pause_s = min(LONGEST_PAUSE_S, pause_s * 1.1)
-                self._compare(client.info())
-            self._compare(client.info())  # a short request is over, and told all the same
-        self._connected.set()
-
-    def _compare(self, info: dict[str, Any]) -> None:
+    def look(self) -> None:
         """Take the one request that is new; of several nobody knows whose they are."""
-        rows = (*info.get("recent", ()), *info["sessions"])
-        fresh = {row["serial"]: row for row in rows if row["serial"] > self._newest}
-        self.several = len(fresh) > 1
-        row = next(iter(fresh.values())) if len(fresh) == 1 else None
-        if row is None or self.row is None or "session" in row:  # what runs tells more
-            self.row = row
+        with suppress(UmaError):
+            rows = _rows(self._client) if self._client else ()
+            fresh = {row["serial"]: row for row in rows if row["serial"] > self._newest}
+            self.several = len(fresh) > 1
+            row = next(iter(fresh.values())) if len(fresh) == 1 else None
+            if row is None or self.row is None or "session" in row:  # what runs tells more
+                self.row = row
 
 
-def _rows(socket: str | None) -> list[dict[str, Any]] | None:
-    """The requests that run, wait or have ended lately; ``None`` where the socket is not here."""
-    try:
-        with Client(socket, timeout=LIVE_S) as client:
-            info = client.info()
-            return [*info.get("recent", ()), *info["sessions"]]
-    except UmaError:
-        return None
+def _rows(client: Client) -> list[dict[str, Any]]:
+    """The requests that run, wait or have ended lately."""
+    info = client.info()
+    return [*info.get("recent", ()), *info["sessions"]]
 
 
 def check(app: App, target: Target, socket: str | None) -> int:
@@ -82,19 +59,18 @@ def check(app: App, target: Target, socket: str | None) -> int:
 
 def _check(app: App, ask: Ask, target: Target, socket: str | None) -> int:
     show(f"POST {target.url}{ask.route}, as {app.title} sends it")
-    connection = open_http(target.url, ANSWER_S)
+    connection, watch = open_http(target.url, ANSWER_S), _Watch(socket)
     begun_s = time.monotonic()
     try:
-        with _Watch(socket) as watch:
-            headers = {"Content-Type": "application/json", **ask.headers}
-            body = json.dumps(ask.body).encode()
-            connection.request("POST", path_below(target.url, ask.route), body, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                why = refused(target.url, response, response.read(MOST_BYTES), target.key)
-                say(f"error: {why}")
-                return EXIT_SERVER
-            events, said, error = _read(response, bool(ask.body.get("stream")))
+        headers = {"Content-Type": "application/json", **ask.headers}
+        body = json.dumps(ask.body).encode()
+        connection.request("POST", path_below(target.url, ask.route), body, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            why = refused(target.url, response, response.read(MOST_BYTES), target.key)
+            say(f"error: {why}")
+            return EXIT_SERVER
+        events, said, error = _read(response, bool(ask.body.get("stream")), watch)
     except (OSError, HTTPException, ValueError) as failure:
         say(f"error: {target.url} broke off: {failure or type(failure).__name__}")
         return EXIT_SERVER
@@ -111,12 +87,14 @@ def _check(app: App, ask: Ask, target: Target, socket: str | None) -> int:
     return EXIT_OK
 
 
-def _read(response: HTTPResponse, stream: bool) -> tuple[int, str, str]:
+def _read(response: HTTPResponse, stream: bool, watch: _Watch) -> tuple[int, str, str]:
     """How many events came, the text of the answer, and what went wrong in words."""
+    watch.look()
     if not stream:
         return 1, text_of(json.loads(response.read(MOST_BYTES))), ""
     count, parts = 0, []
     for event in _events(response):
+        watch.look()
         count += 1
         if isinstance(event, dict) and isinstance(event.get("error"), dict):
             return count, "", str(event["error"].get("message"))

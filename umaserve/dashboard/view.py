@@ -21,6 +21,7 @@ FIND, LOAD = "find", "load"
 LANE_OF = {PROMOTE: "interactive", DEMOTE: "background"}
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -PAGE, "pagedown": PAGE}
 _ENDS = ("home", "g", "end", "G")
+_ACTS = {"p": PROMOTE, "d": DEMOTE, "c": CANCEL, "x": CANCEL}
 _SORTS = tuple(SORTS)
 
 Model = tuple[str, str]  # name and path
@@ -159,10 +160,8 @@ class View:
             self._type(key)
         elif key in _MOVES or key in _ENDS:
             self._move(key)
-        elif key in ("p", "d"):
-            return self._lane(PROMOTE if key == "p" else DEMOTE)
-        elif key in ("c", "x"):
-            return self._cancel(armed)
+        elif key in _ACTS:
+            return self._act(_ACTS[key], armed)
         elif key == "l":
             return Command(FIND)
         elif key == "q":
@@ -234,35 +233,27 @@ class View:
             self.say("select a request first: arrow keys, or j and k")
         return row
 
-    def _running(self) -> Row | None:
+    def _act(self, kind: str, armed: Command | None) -> Command | None:
+        """Ask for another lane of the selected request, or for its end at the second press."""
         row = self._selected()
-        if row is not None and is_ended(row):
-            self.say(f"{clean(row.get('id'), 40)} has ended")
-            return None
-        return row
-
-    def _lane(self, kind: str) -> Command | None:
-        row = self._running()
         if row is None:
             return None
         name = clean(row.get("id"), 40)
-        if row.get("lane") == LANE_OF[kind]:
+        if is_ended(row):
+            self.say(f"{name} has ended")
+            return None
+        command = Command(kind, int(row["serial"]), name)
+        if kind != CANCEL:
+            if row.get("lane") != LANE_OF[kind]:
+                return command
             self.say(f"{name} is {LANE_OF[kind]} already")
-            return None
-        return Command(kind, int(row["serial"]), name)
-
-    def _cancel(self, armed: Command | None) -> Command | None:
-        row = self._running()
-        if row is None:
-            return None
-        name = clean(row.get("id"), 40)
-        command = Command(CANCEL, int(row["serial"]), name)
-        if armed == command:
+        elif armed == command:
             self.selected, self.details = None, False
             return command
-        self.armed = command
-        app = clean(row.get("app") or "its client", 20)
-        self.say(f"c again cancels {name} of {app} (any other key: no)")
+        else:
+            self.armed = command
+            app = clean(row.get("app") or "its client", 20)
+            self.say(f"c again cancels {name} of {app} (any other key: no)")
         return None
 
 

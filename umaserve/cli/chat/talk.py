@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -166,16 +167,13 @@ class Talk:
             try:
                 status = self._answer(question, parts)
             except KeyboardInterrupt:
-                _end_line(parts)
                 say("(cut short)")
                 status = EXIT_OK
             except ServerError as error:
-                _end_line(parts)
                 if error.code in TOO_LONG and self._leave_out():
                     continue
                 return self._failed(error)
             except ConnectionFailed as error:
-                _end_line(parts)
                 if attempt == ATTEMPTS or isinstance(error, OtherUser):
                     return self._failed(error)
                 attempt += 1
@@ -183,7 +181,6 @@ class Talk:
                     say("(the daemon went away in the middle of this answer; asking again)")
                 continue
             except UmaError as error:
-                _end_line(parts)
                 return self._failed(error)
             answer = "".join(parts)
             if answer.strip():
@@ -196,7 +193,7 @@ class Talk:
         settings = dict(self.settings)
         if settings.get("seed") is not None:
             settings["seed"] += self._attempt
-        with client_of(self._socket) as client:
+        with _whole_lines(parts), client_of(self._socket) as client:
             self._learn(model_once_loaded(client, self.settings.get("model")))
             messages = self.conversation.messages(question)
             with (
@@ -209,7 +206,6 @@ class Talk:
                     if event.text:
                         parts.append(event.text)
                         write(event.text)
-        _end_line(parts)
         self._last = stream.eos
         if stream.eos is None or stream.eos.reason == "error":
             say("error: the server ended the answer without saying why; see its log")
@@ -292,6 +288,11 @@ def turns_of(count: int) -> str:
     return "1 turn" if count == 1 else f"{count} turns"
 
 
-def _end_line(parts: list[str]) -> None:
-    if parts and not parts[-1].endswith("\n"):
-        print(flush=True)
+@contextmanager
+def _whole_lines(parts: list[str]) -> Iterator[None]:
+    """End the last line of an answer, however the answer ends."""
+    try:
+        yield
+    finally:
+        if parts and not parts[-1].endswith("\n"):
+            print(flush=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.support.dashboard_screens import app, ended, overview, rows, session, view
 from tests.support.fixtures.untimed import untimed
 from umaserve.dashboard import Screen, Terminal, View
-from umaserve.dashboard.canvas.keys import decode
+from umaserve.dashboard.canvas.terminal import decode
 from umaserve.dashboard.help import KEY_HELP, WORD_HELP
 from umaserve.dashboard.view import (
     CANCEL,

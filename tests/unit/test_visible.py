@@ -168,7 +168,7 @@ def test_the_log_spells_names_out_for_whoever_reads_it(as_json: bool) -> None:
 
 def test_a_dashboard_without_a_screen() -> None:
     file = io.StringIO()
-    Terminal(Console(file=file)).say(RAW, now=True)
+    Terminal(Console(file=file)).say(RAW)
     assert file.getvalue().endswith(SHOWN + "\n")
 
 

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import trio
 
 from umaserve.assets import demo_model_path
-from umaserve.dashboard.canvas.keys import decode
-from umaserve.dashboard.canvas.terminal import PLAIN_INTERVAL_S, Terminal
+from umaserve.dashboard.canvas.terminal import PLAIN_INTERVAL_S, Terminal, decode
 from umaserve.dashboard.panels.sentence import summary
 from umaserve.dashboard.screen import Screen
 from umaserve.dashboard.view import CANCEL, FIND, LANE_OF, LOAD, QUIT, REDRAW, Command, Model, View

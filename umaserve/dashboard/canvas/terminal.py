@@ -1,8 +1,9 @@
-"""The terminal: taken over while the dashboard is open, and given back as it was on any exit."""
+"""The terminal: taken over while the dashboard is open, given back on any exit; and its keys."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import termios
 import threading
@@ -23,6 +24,19 @@ PLAIN_INTERVAL_S = 5.0
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"  # the alternate screen, no cursor, nothing on it
 _LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
 _ERASE_REST = "\x1b[K"
+
+_KEYS = {
+    b"\x1b[A": "up", b"\x1bOA": "up",
+    b"\x1b[B": "down", b"\x1bOB": "down",
+    b"\x1b[5~": "pageup", b"\x1b[6~": "pagedown",
+    b"\x1b[H": "home", b"\x1bOH": "home", b"\x1b[1~": "home",
+    b"\x1b[F": "end", b"\x1bOF": "end", b"\x1b[4~": "end",
+    b"\x08": "backspace", b"\x7f": "backspace", b"\n": "enter", b"\r": "enter", b"\f": "redraw",
+    b"\x1b": "escape",
+    **{bytes([code]): chr(code) for code in range(0x20, 0x7F)},
+}  # fmt: skip
+# a control sequence to its end, or a byte
+_KEY = re.compile(rb"\x1b[\[O][^@-~]*[@-~]?|.", re.DOTALL)
 
 
 class Terminal:
@@ -165,10 +179,10 @@ class Terminal:
         if out:
             self._write("".join(out))
 
-    def say(self, line: str, *, now: bool = False) -> None:
-        """Print a line, at most one every ``PLAIN_INTERVAL_S`` unless ``now``; for plain output."""
+    def say(self, line: str) -> None:
+        """Print a line, at most one every ``PLAIN_INTERVAL_S``; for plain output."""
         at = time.monotonic()
-        if now or at - self._said_at >= PLAIN_INTERVAL_S:
+        if at - self._said_at >= PLAIN_INTERVAL_S:
             self._said_at = at
             # not by rich, which ends the process when a pipe has no reader any more
             self._write(f"{time.strftime('%H:%M:%S')} {visible(line)}\n")
@@ -181,6 +195,13 @@ class Terminal:
                 text = "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
         file.write(text)
         file.flush()
+
+
+def decode(data: bytes) -> list[str]:
+    """``up``, ``down``, ``pageup``, ``pagedown``, ``home``, ``end``, ``enter``, ``backspace``,
+    ``escape``, ``redraw``, or the character itself.  Other control sequences and bytes beyond ASCII
+    are left out."""
+    return [_KEYS[key] for key in _KEY.findall(data) if key in _KEYS]
 
 
 def _descriptor(stream: Any) -> int | None:

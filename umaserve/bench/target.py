@@ -98,10 +98,6 @@ class OwnDaemon:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def __enter__(self) -> OwnDaemon:
         return self
 

@@ -72,12 +72,7 @@ def load_config(
     values["kv_type_k"], values["kv_type_v"] = values.pop("kv_type")
     values["warnings"] = (*superseded, *_strangers(environ))
     values["default_model"] = _default_model(values, origin, models)
-    return Config(
-        **values,
-        apps=named.get("apps", {}),
-        models=models,
-        origin=origin,
-    )
+    return Config(**values, apps=named.get("apps", {}), models=models, origin=origin)
 
 
 def _default_model(

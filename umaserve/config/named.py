@@ -111,12 +111,9 @@ def _model(**values: Any) -> ModelSettings:
 
 
 APPS = Table(
-    "apps",
-    "program",
-    "zed",
+    "apps", "program", "zed",
     (
-        Key("weight", "weight", Number(0.01, 100), f"{AppSettings().weight:g}",
-            "its share"),
+        Key("weight", "weight", Number(0.01, 100), f"{AppSettings().weight:g}", "its share"),
         Key("lane", "lane", Choice(LANES), AppSettings().lane,
             "lane of its requests that name none"),
     ),
@@ -124,9 +121,7 @@ APPS = Table(
 )  # fmt: skip
 
 MODELS = Table(
-    "models",
-    "model",
-    "coder",
+    "models", "model", "coder",
     (
         Key("path", "path", Path("REF", "a path or a name"), "", "its file; a REF as of `--model`"),
         Key("aliases", "aliases", Names("NAME", "names"), "", "other names that requests may use"),

@@ -165,10 +165,7 @@ def _continue_file(places: Places) -> str:
 
 def _continue_changes(places: Places, target: Target) -> list[Change]:
     """Continue guesses from a model's name how it fills a gap, unless a template says it."""
-    can = [
-        *(["tool_use"] if target.tools else []),
-        *(["image_input"] if target.images else []),
-    ]
+    can = [*(["tool_use"] if target.tools else []), *(["image_input"] if target.images else [])]
     _, prompt = zed_format(target)
     model: dict[str, Any] = {
         "name": NAME,

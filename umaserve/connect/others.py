@@ -5,16 +5,7 @@ from __future__ import annotations
 import shlex
 
 from umaserve.connect.agents import AIDER, CLAUDE_CODE, CODEX, OPENCODE, QWEN_CODE
-from umaserve.connect.apps import (
-    MODEL,
-    NO_KEY,
-    PROVIDER,
-    App,
-    Change,
-    Places,
-    Target,
-    chat,
-)
+from umaserve.connect.apps import MODEL, NO_KEY, PROVIDER, App, Change, Places, Target, chat
 from umaserve.connect.editors import CONTINUE, VS_CODE, ZED
 from umaserve.connect.edits import Item, Put
 

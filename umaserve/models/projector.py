@@ -7,9 +7,7 @@ import re
 from pathlib import Path
 
 AUTO, OFF = "auto", "off"
-_QUANT = re.compile(
-    r"[-._](UD-)?(IQ|Q|TQ|MXFP|BF|F|FP)\d+\w*$|-\d{5}-of-\d{5}$", re.IGNORECASE
-)
+_QUANT = re.compile(r"[-._](UD-)?(IQ|Q|TQ|MXFP|BF|F|FP)\d+\w*$|-\d{5}-of-\d{5}$", re.IGNORECASE)
 
 
 def projector_of(asked: str, model_path: str) -> str:

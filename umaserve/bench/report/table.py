@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
     name: str
     unit: str
-    cells: tuple[str, str, str, str, str]
+    cells: tuple[str, ...]
 
 
 def shown(value: float | None) -> str:
@@ -65,32 +65,30 @@ def rows(result: Result) -> list[Row]:
     daemon = result.daemon
     ratio = None if result.verdict is None else result.verdict.value
     over = (None, ratio, None, None, daemon.get("p95_over_baseline"))
-    out = [Row("p95 over its baseline", "×", _cells(*over))]
+    out = [_row("p95 over its baseline", "×", *over)]
     phases = [result.figures[p.name] for p in result.phases]
     for name, unit, value, theirs in _SEEN:
         metric = daemon.get(theirs) if theirs else None
-        out.append(Row(name, unit, _cells(*map(value, phases), value(result.minute), metric)))
+        out.append(_row(name, unit, *map(value, phases), value(result.minute), metric))
     for label, q, ours, theirs in (
         ("first token, p50", 0.5, result.minute.first_p50_ms, "ttft_ms_p50"),
         ("first token, p95", 0.95, result.minute.first_p95_ms, "ttft_ms_p95"),
     ):
         own = [quantile(result.first_ms.get(p.name, []), q) for p in result.phases]
-        out.append(Row(label, "ms", _cells(*own, ours, daemon.get(theirs))))
+        out.append(_row(label, "ms", *own, ours, daemon.get(theirs)))
     prompts = [prompt_rate(result.samples, p) for p in result.phases]
-    out.append(Row("prompt tokens, daemon's count", "/s", _cells(*prompts, None, None)))
+    out.append(_row("prompt tokens, daemon's count", "/s", *prompts, None, None))
     drafts = [accepted_share(result.samples, p) for p in result.phases]
-    out.append(Row("drafted tokens accepted", "%", _cells(*drafts, None, None)))
+    out.append(_row("drafted tokens accepted", "%", *drafts, None, None))
     for name, waits in result.desk.items():
-        cells = _cells(None, None, waits.ratio, None, None)
-        out.append(Row(f"desk: {name}", "×", cells))
+        out.append(_row(f"desk: {name}", "×", None, None, waits.ratio, None, None))
     for name, unit, metric_name in _DAEMONS:
-        out.append(Row(name, unit, _cells(None, None, None, None, daemon.get(metric_name))))
+        out.append(_row(name, unit, None, None, None, None, daemon.get(metric_name)))
     return out
 
 
-def _cells(*values: float | None) -> tuple[str, str, str, str, str]:
-    a, b, c, d, e = (shown(value) for value in values)
-    return a, b, c, d, e
+def _row(name: str, unit: str, *values: float | None) -> Row:
+    return Row(name, unit, tuple(map(shown, values)))
 
 
 def text(result: Result) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from tests.support.patches.scripted import (
     draft_model_scripted,
     scripted,
     scripted_and_disturbed,
-    scripted_and_masks_said,
 )
 from tests.support.waiting import until
 from umaserve.assets import demo_model_path
@@ -251,19 +249,6 @@ def test_logits_that_are_no_numbers_end_a_row_where_they_would(broken: int) -> N
         assert answer(engine, REPEATED[:9], max_tokens=20, sampling=STEADY)["tokens"]
         assert drafts(engine)[1] > 0
         until(lambda: engine.table.header.cells_used == 0)
-
-
-def test_a_round_finds_its_mask(tmp_path: Path, without: DrivenEngine) -> None:
-    """Its maker is asked for the tick's first one only, and meanwhile has them all."""
-    said = tmp_path / "masks"
-    patch = partial(scripted_and_masks_said, seed=SEED, seconds=0.02, path=str(said))
-    asked: dict[str, Any] = {"max_tokens": 90, "sampling": STEADY, "constraint": CONSTRAINTS[1]}
-    with an_engine("ngram", patch=patch) as engine:
-        seen = answer(engine, REPEATED, **asked)
-        taken = drafts(engine)[1]
-    made, n = len(said.read_text().splitlines()), len(seen["tokens"])
-    assert taken > 30 and made < n - taken / 2
-    assert seen == answer(without, REPEATED, **asked)
 
 
 def test_what_others_of_a_domain_have_said_is_drafted() -> None:

@@ -9,8 +9,6 @@ import numpy as np
 
 from umaserve.wire.messages import Sampling
 
-from .ahead import Ahead
-
 MAX_LOGIT_BIAS = 1024  # entries per request
 # what is smaller is taken for greedy: its inverse is no float32
 LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
@@ -55,12 +53,10 @@ class SamplerTable:
     ``real`` is float64[n_slots, N_REAL], ``whole`` int64[n_slots, N_WHOLE]; the column numbers are
     the constants below.  ``bias_ids`` int32 and ``bias_values`` float32 are [n_slots,
     MAX_LOGIT_BIAS], of which the first ``whole[slot, N_BIAS]`` count.  ``real[slot, MU]`` is
-    mirostat's state and changes with every token.  ``ahead`` holds drafted tokens and the masks
-    behind them; a row has up to ``most_drafts`` drafts in a tick.  The engine process owns a table.
+    mirostat's state and changes with every token.  The engine process owns a table.
     """
 
-    def __init__(self, n_slots: int, most_drafts: int = 0) -> None:
-        self.ahead = Ahead.allocate(n_slots, most_drafts)
+    def __init__(self, n_slots: int) -> None:
         self.real = np.zeros((n_slots, N_REAL), np.float64)
         self.whole = np.zeros((n_slots, N_WHOLE), np.int64)
         self.bias_ids = np.zeros((n_slots, MAX_LOGIT_BIAS), np.int32)

@@ -136,22 +136,6 @@ def slow_masks(seconds: float, number: int) -> None:
 
 
 @once_numba_may_load
-def masks_that_are_said(seconds: float, path: str) -> None:
-    """Each mask takes so long, but those behind drafts; says for how many tokens it is."""
-    from umaserve.engine.constraints.bound import Bound
-
-    advance = Bound._advance
-
-    def slow(self: Any, matcher: Any) -> Any:
-        time.sleep(seconds)
-        at, address = advance(self, matcher)
-        say(path, at)
-        return at, address
-
-    Bound._advance = slow  # type: ignore[method-assign]
-
-
-@once_numba_may_load
 def memory_runs_out(sign: str) -> None:
     """Another program takes all memory as soon as there is a file called ``sign``."""
     from umaserve.engine.prefixes import memory_share

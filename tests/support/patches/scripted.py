@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.patches.engine import once_numba_may_load
-from tests.support.patches.engine_faults import disturbed_and_checked, masks_that_are_said
+from tests.support.patches.engine_faults import disturbed_and_checked
 
 STATES = 41
 NEVER = -1
@@ -68,12 +68,6 @@ def scripted_and_disturbed(seed: int, broken: int = NEVER) -> None:
     """The same, and rows are parked, evicted and forgotten, and all cells are counted."""
     scripted(seed=seed, broken=broken)
     disturbed_and_checked(seed=seed)
-
-
-def scripted_and_masks_said(seed: int, seconds: float, path: str) -> None:
-    """The same, and it says which masks were not made ahead."""
-    scripted(seed=seed)
-    masks_that_are_said(seconds=seconds, path=path)
 
 
 def draft_model_scripted(seed: int) -> None:

@@ -3,8 +3,7 @@
 The thread compiles the constraint, and is woken by a byte for each token of the row.  It reads the
 new tokens in the session table, so whatever ticks are given up or repeated, no token is taken
 twice.  A mask is for a number of tokens, and the ticks take no mask for another number.  Where the
-row's context is shifted, both numbers go down with its tokens.  Another byte says that a tick has
-drafted tokens for the row: then the thread makes masks behind these (`ahead`).
+row's context is shifted, both numbers go down with its tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first, stores_first
 
-from .ahead import MasksAhead
 from .errors import CannotBind
 from .matchers import Matcher, matcher_of
 from .vocabulary import Vocabulary
@@ -57,7 +55,6 @@ class Bound:
         self._asked, self._wakes = os.pipe()
         os.set_blocking(self._wakes, False)
         self._lock = threading.Lock()  # between the thread and `close` or `moving`
-        self._ahead = MasksAhead(self._slot, vocabulary, table, samplers.ahead, self._lock)
         self._is_closed = False
         self._has_row = False
         # generated tokens that the matcher has not seen, in front of those of the row from `_at` on
@@ -101,14 +98,12 @@ class Bound:
     def may_end(self) -> bool:
         """Whether the mask that the row was sampled with lets the answer end; between ticks."""
         address = self._samplers.whole[self._slot, p.MASK]
-        masks = (self._mask, *self._ahead.masks)
-        return any(self._vocabulary.may_end(mask) for mask in masks if mask.ctypes.data == address)
+        return address == self._mask.ctypes.data and self._vocabulary.may_end(self._mask)
 
     def close(self) -> None:
         """Nobody wants masks any more."""
         with self._lock:
             self._is_closed = True
-            self._ahead.close()
             if self._has_row:
                 whole = self._samplers.whole[self._slot]
                 whole[p.CONSTRAINT] = whole[p.MASK] = 0
@@ -144,8 +139,6 @@ class Bound:
             # where they are equal, a tick may be reading that mask
             if self._filled != self._table.n_tokens[self._slot] and not self._make_next(matcher):
                 return
-            with suppress(Exception):  # a draft may not come; or whatever a library raises
-                self._ahead.follow(matcher, self._at)
 
     def _make_next(self, matcher: Matcher) -> bool:
         """Make the mask for the row's tokens; False: it was the last."""
@@ -174,12 +167,9 @@ class Bound:
             self._see()
             new, self._left, n_tokens = self._left, [], self._at
             self._filled = n_tokens
-        made = self._ahead.take(new)
         if new:
             matcher.accept(new)
-        if made is not None:
-            self._mask[:] = made
-        binds = made is not None or self._vocabulary.fill(matcher, self._mask)
+        binds = self._vocabulary.fill(matcher, self._mask)
         return n_tokens, self._mask.ctypes.data if binds else 0
 
     def _see(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 
 from umaserve.wire import messages as m
@@ -51,11 +49,6 @@ class Budget(Matcher):
             allow(mask, self._forced[:1])
             return True
         return self._inner.fill(mask)
-
-    def copy(self) -> Budget:
-        other = copy(self)
-        other._inner, other._forced = self._inner.copy(), self._forced.copy()
-        return other
 
     def close(self) -> None:
         self._inner.close()

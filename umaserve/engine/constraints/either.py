@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 
 import numpy as np
 
@@ -12,14 +11,10 @@ from .matcher import Matcher
 
 
 class Either(Matcher):
-    """Follow two constraints, and go on with the other where the answer leaves one of them.
-
-    A copy raises `CannotBind` instead: a branch that cannot be copied refuses everything there.
-    """
+    """Follow two constraints, and go on with the other where the answer leaves one of them."""
 
     def __init__(self, first: Matcher, second: Matcher) -> None:
         self._branches = [first, second]
-        self._is_copy = False
 
     def accept(self, tokens: list[int]) -> None:
         self._each(lambda branch: branch.accept(tokens))
@@ -38,12 +33,6 @@ class Either(Matcher):
         mask[:] = allowed
         return True
 
-    def copy(self) -> Either:
-        other = copy(self)
-        other._branches = [branch.copy() for branch in self._branches]
-        other._is_copy = True
-        return other
-
     def close(self) -> None:
         for branch in self._branches:
             branch.close()
@@ -54,7 +43,7 @@ class Either(Matcher):
             try:
                 do(branch)
             except CannotBind:
-                if self._is_copy or len(self._branches) == 1:
+                if len(self._branches) == 1:
                     raise
                 self._branches.remove(branch)
                 branch.close()

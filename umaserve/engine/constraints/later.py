@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 
 from umaserve.llama import Model
@@ -43,11 +41,6 @@ class AfterTrigger(Matcher):
 
     def fill(self, mask: np.ndarray) -> bool:
         return not self._waits and self._inner.fill(mask)
-
-    def copy(self) -> AfterTrigger:
-        other = copy(self)
-        other._inner = self._inner.copy()
-        return other
 
     def close(self) -> None:
         self._inner.close()
@@ -131,11 +124,6 @@ class AfterThoughts(Matcher):
         if self._has_thought:
             allow(mask, self._gaps)
         return True
-
-    def copy(self) -> AfterThoughts:
-        other = copy(self)
-        other._inner, other._start = self._inner.copy(), self._start.copy()
-        return other
 
     def close(self) -> None:
         self._inner.close()

@@ -18,9 +18,5 @@ class Matcher:
         """Write tokens that may be next into ``mask`` int32[words]; False: any may.  May raise."""
         return False
 
-    def copy(self) -> Matcher:
-        """Return a matcher that may follow other tokens from here.  It need not be closed."""
-        return self
-
     def close(self) -> None:
         """Free what is not Python's."""

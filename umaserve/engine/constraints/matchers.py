@@ -6,7 +6,6 @@ other threads while they compute.
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -86,11 +85,6 @@ class SchemaMatcher(Matcher):
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._check()
         return True
-
-    def copy(self) -> SchemaMatcher:
-        other = copy(self)
-        other._matcher = self._matcher.deep_copy()
-        return other
 
     def _check(self) -> None:
         if self._matcher.is_error():

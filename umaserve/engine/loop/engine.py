@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from umaserve.drafts.wanted import MOST, MOST_EACH
+from umaserve.drafts.wanted import MOST
 from umaserve.engine.admission.admission import Admission
 from umaserve.engine.aside.lane import Allowed, AsideLane
 from umaserve.engine.cells import accounting as cells
@@ -72,7 +72,7 @@ class Engine:
     def __init__(self, setup: Setup) -> None:
         start, loaded, table, control = setup.start, setup.loaded, setup.table, setup.control
         self.setup, self.loaded, self.table, self.control = setup, loaded, table, control
-        self.samplers = SamplerTable(start.n_slots, MOST_EACH)
+        self.samplers = SamplerTable(start.n_slots)
         self.admission = Admission(setup, self.samplers)
         self.admission.on_row = self._arrive
         self.cost = CostModel.unknown()

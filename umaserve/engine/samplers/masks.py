@@ -1,8 +1,7 @@
 """The ticks' end of masks: asking for the next ones, and waiting for those that are not there yet.
 
 A row's next mask is made by a thread of its request (`umaserve.engine.constraints`) while the next
-decode runs.  Where tokens were drafted for the row, so are the masks behind these.  Ordinary rows
-have no mask, and are sampled before anybody waits for one.
+decode runs.  Ordinary rows have no mask, and are sampled before anybody waits for one.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ from umaserve.engine.native.calls import (
     call_i64_i32_ptr_i64,
     loads_first,
     now_ns,
-    stores_first,
 )
 from umaserve.jit.compiled import INNER, njit
 from umaserve.sampling import params as p
-from umaserve.sampling.ahead import MADE_BITS
 from umaserve.sampling.mask import LATE
 from umaserve.wire.states import RUNNING
 
@@ -41,42 +38,19 @@ def ask_for_masks(slots, whole, native):
 
 
 @njit(nogil=True, cache=True)
-def ask_ahead(slots, counts, tokens, n_tokens, whole, ahead, native):
-    """Wake whoever makes masks, for those behind the drafts of the rows in ``slots`` int32.
-
-    ``tokens`` int32[n_slots, most]: what the tick verifies, ``counts`` int32[n_slots] for each row,
-    behind its ``n_tokens`` int32[n_slots].  They are copied into ``ahead`` (`Ahead`).
-    """
-    for i in range(slots.size):
-        slot = slots[i]
-        wakes = whole[slot, CONSTRAINT]
-        if wakes == 0 or counts[slot] == 0:
-            continue
-        ahead.number[slot] += 1
-        stores_first()
-        ahead.at[slot], ahead.counts[slot] = n_tokens[slot], counts[slot]
-        for j in range(counts[slot]):
-            ahead.tokens[slot, j] = tokens[slot, j]
-        stores_first()
-        ahead.number[slot] += 1
-        call_i64_i32_ptr_i64(native.write, wakes - 1, native.byte.ctypes.data, 1)
-
-
-@njit(nogil=True, cache=True)
-def await_masks(slots, states, n_tokens, whole, right, ahead, native, pool):
+def await_masks(slots, states, n_tokens, whole, native, pool):
     """Say with which mask each of the rows in ``slots`` int32 is sampled.
 
-    ``n_tokens`` int32[n_slots]: each row's tokens, which its mask has to be for.  The last of them
-    are the first ``right`` int32[n_slots] of the tick's drafts: a mask made behind these will do
-    (``ahead``).  All of them together are waited for up to PATIENCE_NS, or ALONE_NS where no other
-    of the ``states`` int32 runs.  A row that is alone in its tick may have taken turns with others.
+    ``n_tokens`` int32[n_slots]: each row's tokens, which its mask has to be for.  All masks
+    together are waited for up to PATIENCE_NS, or ALONE_NS where no other of the ``states`` int32
+    runs.  A row that is alone in its tick may have taken turns with others.
     """
     began, patience = 0, ALONE_NS
     for i in range(slots.size):
         slot = slots[i]
         if whole[slot, CONSTRAINT] == 0:
             continue
-        while whole[slot, MASK_AT] != n_tokens[slot] and not _is_ahead(slot, right[slot], ahead):
+        while whole[slot, MASK_AT] != n_tokens[slot]:
             now = now_ns(native)
             if began == 0:
                 began, patience = now, ALONE_NS if _running(states) == 1 else PATIENCE_NS
@@ -89,18 +63,8 @@ def await_masks(slots, states, n_tokens, whole, right, ahead, native, pool):
         loads_first()
         if whole[slot, MASK_AT] == n_tokens[slot]:
             whole[slot, MASK] = whole[slot, NEXT_MASK]
-        elif _is_ahead(slot, right[slot], ahead):
-            loads_first()
-            whole[slot, MASK] = ahead.masks[slot, right[slot] - 1]
         else:
             whole[slot, MASK] = LATE
-
-
-@njit(**INNER)
-def _is_ahead(slot, right, ahead):
-    """Whether there is a mask behind the first ``right`` drafts of the tick that is under way."""
-    made = ahead.made[slot] - (ahead.number[slot] << MADE_BITS)
-    return 0 < right <= made < 1 << MADE_BITS
 
 
 @njit(**INNER)

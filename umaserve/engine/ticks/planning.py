@@ -12,7 +12,6 @@ from umaserve.engine.model.thread_places import place_threads
 from umaserve.engine.native.batch import fill, fill_up, keep_shapes, stop_at_checkpoints
 from umaserve.engine.native.calls import call_i64_ptr_i32_i32, now_ns, readable
 from umaserve.engine.prefill.chunk_stack import run_parts, waits
-from umaserve.engine.samplers.masks import ask_ahead
 from umaserve.jit.compiled import INNER, PHASE, njit
 from umaserve.policy.base import BANDWIDTH, Tick
 from umaserve.policy.bytes import bandwidth
@@ -162,12 +161,6 @@ def fill_batch(loop):
         batch.n_tokens[0] = fill_up(
             in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
         )
-    if loop.drafts.marks.given:
-        wanted = loop.drafts.wanted
-        ask_ahead(
-            wanted.rows[: loop.drafts.marks.rows], wanted.counts, loop.drafts.tokens,
-            loop.columns.n_tokens, loop.rows.settings.whole, loop.ahead, loop.native,
-        )  # fmt: skip
     read, attended = _reads(entries, plan, loop.columns, loop.drafts)
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE

@@ -22,7 +22,6 @@ from umaserve.llama.traffic import Traffic
 from umaserve.policy.base import Knobs, Memory, Plan, PlanInfo, SchedulerState
 from umaserve.policy.bytes.bandwidth import Budget
 from umaserve.policy.cost.model import CostModel
-from umaserve.sampling.ahead import Ahead
 from umaserve.sampling.sampler import Rows, Scratch
 from umaserve.wire import table as t
 from umaserve.wire.header import AbortWords, Header
@@ -205,7 +204,6 @@ class Loop(NamedTuple):
     traffic: Traffic
     budget: Budget
     orders: Orders
-    ahead: Ahead
     rows: Rows
     scratch: Scratch
     work: Work

@@ -100,9 +100,8 @@ class Ticks:
             fixed=fixed, native=self.native, places=loaded.places, pool=self._pool,
             columns=self.columns, state=self.state, plan=self.plan, batch=self.batch.arrays,
             knobs=self.knobs, cost=self._cost, memory=self.memory, traffic=self._traffic,
-            budget=self.budget, orders=beside.orders, ahead=self._samplers.ahead,
-            rows=self._rows, scratch=self._scratch, work=self.work, drafts=self.drafts,
-            speaker=self.speaker,
+            budget=self.budget, orders=beside.orders, rows=self._rows, scratch=self._scratch,
+            work=self.work, drafts=self.drafts, speaker=self.speaker,
         )  # fmt: skip
         self._loop = records.refer(self.loop)
         self._run_ticks = Direct(ticks.run_ticks)

@@ -183,8 +183,8 @@ def sample(loop, count):
     work, flight = loop.work, loop.work.flight
     slots = loop.batch.out_slot[flight.settled : flight.settled + count]
     await_masks(
-        slots, loop.state.state, loop.columns.n_tokens, loop.rows.settings.whole,
-        loop.drafts.right, loop.ahead, loop.native, loop.pool,
+        slots, loop.state.state, loop.columns.n_tokens, loop.rows.settings.whole, loop.native,
+        loop.pool,
     )  # fmt: skip
     sample_all(loop.pool, flight.settled, count, loop.rows, loop.scratch)
     facts, now = work.facts[flight.parity], now_ns(loop.native)

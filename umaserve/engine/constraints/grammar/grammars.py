@@ -120,9 +120,6 @@ class GrammarFollower(Matcher):
         mask[:] = np.frombuffer(self._ask(question, ANSWER_S), np.int32)
         return True
 
-    def copy(self) -> Unfollowed:
-        return Unfollowed()
-
     def close(self) -> None:
         self._pipe.close()
 
@@ -138,10 +135,3 @@ class GrammarFollower(Matcher):
         if answer[:1] == b"-":
             raise CannotBind(answer[1:].decode("utf-8", "replace"))
         return answer[1:]
-
-
-class Unfollowed(Matcher):
-    """A copy of a grammar that is followed elsewhere: nobody knows what may be next."""
-
-    def fill(self, mask: np.ndarray) -> bool:
-        raise CannotBind("it is followed elsewhere")

@@ -12,10 +12,7 @@ import pytest
 
 from tests.support.engine_driver import DrivenEngine
 from umaserve.assets import demo_model_path
-from umaserve.engine.samplers import rows
 from umaserve.engine.start import pretouch as p
-from umaserve.sampling.counted import WIDTH
-from umaserve.sampling.params import SamplerTable
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
 
@@ -62,28 +59,6 @@ def test_a_file_is_read_in_pieces_until_it_is_told_to_stop(tmp_path):
     assert seen == [p.PIECE]
     path.write_bytes(b"")
     assert p.touch_file(path, lambda n: False)
-
-
-def test_workers_touch_their_own_scratch_and_go_on_sampling():
-    table = SamplerTable(16)
-    ints = np.zeros(16, np.int32)
-    tokens = np.zeros((16, 8), np.int32)
-    logits = np.random.default_rng(0).normal(0, 1, (16, 300)).astype(np.float32)
-    best = logits.argmax(axis=1)
-    for slot in range(16):
-        table.set(slot, m.Sampling(temperature=0.0))
-    slots = np.arange(16, dtype=np.int32)
-    addresses = np.array([row.ctypes.data for row in logits], np.int64)
-    given = rows.Rows(
-        slots, addresses, 300, table.settings, tokens, ints, ints, np.array([1], np.int32),
-        np.zeros(16, np.int32), np.zeros((16, 8), np.float32), np.zeros((16, 8, 20), np.int32),
-        np.zeros((16, 8, 20), np.float32),
-    )  # fmt: skip
-    pool = rows.start_pool(2, 8, given)
-    rows.touch_scratch(pool)
-    assert pool.counted.shape == (2, WIDTH) and not pool.counted.any()
-    rows.sample_all(pool, 0, 16, given, rows.Scratch.allocate(300, 8, 1))
-    assert (given.sampled == best).all()
 
 
 def table_bytes(engine: DrivenEngine) -> int:

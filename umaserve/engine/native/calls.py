@@ -155,10 +155,16 @@ class Native(NamedTuple):
 
 
 @njit(**INNER)
+def clock_ns(clock, room):
+    """Return what ``time.monotonic_ns`` would; ``clock``: address of ``clock_gettime``."""
+    call_i32_i32_ptr(clock, CLOCK_MONOTONIC, room.ctypes.data)
+    return room[0] * 1_000_000_000 + room[1]
+
+
+@njit(**INNER)
 def now_ns(native):
-    """Return the ns that ``time.monotonic_ns`` would return."""
-    call_i32_i32_ptr(native.clock_gettime, CLOCK_MONOTONIC, native.clock_room.ctypes.data)
-    return native.clock_room[0] * 1_000_000_000 + native.clock_room[1]
+    """`clock_ns` by the addresses of the ticks."""
+    return clock_ns(native.clock_gettime, native.clock_room)
 
 
 @njit(**INNER)

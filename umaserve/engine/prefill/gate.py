@@ -15,12 +15,7 @@ from typing import Any
 import numpy as np
 from numba import carray, cfunc, types
 
-from umaserve.engine.native.calls import (
-    CLOCK_MONOTONIC,
-    address_in,
-    call_i32_i32_ptr,
-    call_i32_ptr_ptr,
-)
+from umaserve.engine.native.calls import address_in, call_i32_ptr_ptr, clock_ns
 from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record, address_of, ints
 from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
@@ -129,12 +124,6 @@ def _known(gate: Gate) -> np.ndarray:
 
 
 @njit(**INNER)
-def _now(gate):
-    call_i32_i32_ptr(gate.clock, CLOCK_MONOTONIC, gate.clock_room.ctypes.data)
-    return gate.clock_room[0] * 1_000_000_000 + gate.clock_room[1]
-
-
-@njit(**INNER)
 def _expected(gate, part):
     """ns of a part of this chunk, by that of a smaller one if no chunk of this class had one."""
     size = gate.size_class
@@ -166,9 +155,9 @@ def _at_part(tensor, ask, data):
             if not gate.ends:
                 gate.longest = max(gate.longest, expected)
             call_i32_ptr_ptr(gate.swap, gate.there, gate.here)  # the loop says when
-        gate.began = _now(gate)
+        gate.began = clock_ns(gate.clock, gate.clock_room)
         return True
-    took = _now(gate) - gate.began
+    took = clock_ns(gate.clock, gate.clock_room) - gate.began
     part = min(gate.met - 1, PARTS - 1)
     known = gate.times[gate.size_class, part]
     if known:

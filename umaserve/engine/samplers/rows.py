@@ -23,12 +23,11 @@ from typing import NamedTuple
 import numpy as np
 
 from umaserve.engine.native.calls import (
-    CLOCK_MONOTONIC,
     address_in,
     all_first,
-    call_i32_i32_ptr,
     call_i32_ptr_ptr,
     call_i64_i32_ptr_i64,
+    clock_ns,
 )
 from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record, ints
@@ -41,7 +40,6 @@ from .team_rows import MOST_THREADS, Team, no_team, sample_in_team, share
 FEWEST_ROWS = 6  # below, one thread is done before several have told each other
 MOST_WORKERS = 7
 ROWS_EACH = 4  # a worker for so many: more of them cost more of their cores' time than they save
-TOUCH = -1  # a job of this many rows: the worker touches its scratch
 LEAD_NS = 200_000  # so long before the rows a nap ends: it lasts longer than asked for
 PATIENCE_NS = 300_000  # so long after that a worker watches; then it sleeps until it is woken
 SPINS = 4000  # looks at a worker that is not done (0.1 ms) after which the caller naps in between
@@ -146,13 +144,6 @@ def start_pool(n_workers: int, n_ctx: int, rows: Rows) -> RowPool:
 
 
 @njit(nogil=True, cache=True)
-def touch_scratch(pool):
-    """Let every worker touch its scratch, which then lies where its core is; between ticks only."""
-    _give(pool, 0, TOUCH, pool.n_workers)
-    _wait(pool, pool.n_workers)
-
-
-@njit(nogil=True, cache=True)
 def call_workers(pool, n):
     """A tick with ``n`` rows was submitted: be awake when they are there."""
     if pool.n_workers == 0 or n < FEWEST_ROWS:
@@ -219,9 +210,7 @@ def take_counts(pool, work):
 @njit(**INNER)
 def _now(pool, worker):
     """Monotonic ns; ``n_workers`` stands for the caller."""
-    room = pool.rooms[worker]
-    call_i32_i32_ptr(pool.clock, CLOCK_MONOTONIC, room.ctypes.data)
-    return room[0] * 1_000_000_000 + room[1]
+    return clock_ns(pool.clock, pool.rooms[worker])
 
 
 @njit(**INNER)
@@ -323,16 +312,7 @@ def _serve(worker, pool, job_fd, byte, rows, work):
         if worker >= seen % PARTS:  # others did it meanwhile
             continue
         called = calls.called
-        if pool.job[1] == TOUCH:
-            work.ids[:] = 0
-            work.values[:] = 0
-            work.keys[:] = 0
-            work.counts[:] = 0
-            work.lengths[:] = 0
-            work.original[:] = 0
-            work.touched[:] = 0
-        else:
-            start, stop = share(pool.job[1], seen % PARTS, worker)
-            sample_rows(pool.job[0] + start, stop - start, rows, work)
+        start, stop = share(pool.job[1], seen % PARTS, worker)
+        sample_rows(pool.job[0] + start, stop - start, rows, work)
         all_first()
         state.done = seen

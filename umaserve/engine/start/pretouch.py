@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from umaserve.engine.samplers.rows import RowPool, touch_scratch
 from umaserve.models.identity import model_files
 from umaserve.sampling.sampler import Scratch
 from umaserve.wire import messages as m
@@ -44,11 +43,7 @@ def pretouch(
     MOST_TABLE_BYTES; the weights where libllama has read or locked them into memory itself.
     """
     held: list[np.ndarray] = [v for v in vars(table).values() if isinstance(v, np.ndarray)]
-    for record in records:
-        if isinstance(record, RowPool):
-            touch_scratch(record)
-        held += _arrays(record)
-    held += _arrays(tuple(scratches))
+    held += _arrays((*records, *scratches))
     unique = {(a.ctypes.data, a.nbytes): a for a in held if a.size and a.flags.writeable}
     arrays = within(unique.values(), MOST_TABLE_BYTES)
     mapped = start.use_mmap and not start.use_mlock

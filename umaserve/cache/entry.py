@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 NOTHING = np.empty(0, np.uint8)
+Key = tuple[int, int | bytes]  # what tells an entry from others of its parent
 
 
 @dataclass(eq=False, slots=True)
@@ -27,8 +28,8 @@ class Entry:
     n_bytes: int = 0  # of the data in that file
     comes: bool = False  # it is being read from there
     hits: int = 0  # prompts that began with it, or with a part of it
-    # by the position where each begins, and its first token
-    children: dict[tuple[int, int], Entry] = field(default_factory=dict)
+    is_mark: bool = False  # it has only what of a state cannot be cut (`umaserve.cache.whole`)
+    children: dict[Key, Entry] = field(default_factory=dict)
 
     @property
     def p1(self) -> int:

@@ -7,13 +7,10 @@ mark's is restored from a mark and the whole state of a longer text.  The rest o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-
 import numpy as np
 
-from .entry import NOTHING, Entry, Part, common
-from .store import ROOM, Store
+from .entry import NOTHING, Entry, Key, Part, common
+from .store import Store
 
 MARK = "mark "  # in front of a mark's domain on disk, where a text's state has the same tokens
 LEAST_NEW = 64  # tokens of a prompt to be computed: for fewer no tick is cut in two
@@ -56,18 +53,13 @@ def _spread(behind: np.ndarray, at: int, size: int) -> set[int]:
 
 
 class WholeTexts(Store):
-    """Texts of each domain with their states; at most ``most_bytes`` of them (`shrink`)."""
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(most_bytes)
-        self._kept: dict[str, list[Entry]] = {}
-        self._marks: dict[str, list[Entry]] = {}
+    """Texts of each domain with their states and marks; none rests on another."""
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
         """The longest beginning of ``tokens`` (int32) that can be restored, as the only part."""
         best: Part | None = None
-        marks = [mark for mark in self._marks.get(domain, ()) if _begins(mark, tokens)]
-        for entry in self._kept.get(domain, ()):
+        marks = [mark for mark in self._of(domain, True) if _begins(mark, tokens)]
+        for entry in self._of(domain, False):
             same = common(entry.tokens, tokens)
             part = Part(entry, entry.p1) if same == entry.p1 else _marked(entry, same, marks)
             if part is not None and (best is None or _better(part, best)):
@@ -80,7 +72,7 @@ class WholeTexts(Store):
 
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
         """Not all of what is the same can be restored."""
-        kept = [(common(each.tokens, tokens), each) for each in self._kept.get(domain, ())]
+        kept = [(common(each.tokens, tokens), each) for each in self._of(domain, False)]
         if not kept:
             return 0, []
         end, entry = max(kept, key=lambda each: each[0])
@@ -99,17 +91,17 @@ class WholeTexts(Store):
 
         States of its beginnings go where marks stand for them, as far as all marks stay in reach.
         """
-        kept = self._kept.get(domain, [])
-        if p0 or not tokens.size or any(np.array_equal(each.tokens, tokens) for each in kept):
+        if p0 or not tokens.size:
             return None
-        entry = self._put(self._kept, domain, tokens, data, cost_ms, lease)
+        entry = self._put(domain, tokens, data, cost_ms, lease, False)
         if entry is not None:
-            marked = {mark.p1 for mark in self._marks.get(domain, ()) if _begins(mark, tokens)}
+            marked = {mark.p1 for mark in self._of(domain, True) if _begins(mark, tokens)}
             least = min(marked, default=0)  # the shortest text that needs a longer state
+            kept = self._of(domain, False)
             shorter = [each for each in kept if each is not entry and _begins(each, tokens)]
             for each in sorted(shorter, key=lambda each: each.p1):
                 if each.p1 in marked and tokens.size <= FAR * least:
-                    self._remove(kept, each)
+                    self._remove(each)
                 else:
                     least = each.p1
         return entry
@@ -118,105 +110,30 @@ class WholeTexts(Store):
         self, domain: str, tokens: np.ndarray, data: np.ndarray, cost_ms: float, lease: float = 1.0
     ) -> Entry | None:
         """Keep what cannot be cut, as it is after a text; None as with `add`."""
-        if any(np.array_equal(each.tokens, tokens) for each in self._marks.get(domain, ())):
-            return None
-        return self._put(self._marks, domain, tokens, data, cost_ms, lease)
+        return self._put(domain, tokens, data, cost_ms, lease, True)
 
     def find(self, domain: str, tokens: np.ndarray, p0: int, cost_ms: float) -> Entry | None:
         """Take over a state that is on disk, or a mark (``MARK``); None where it is there."""
-        among = self._kept
-        if domain.startswith(MARK):
-            among, domain = self._marks, domain.removeprefix(MARK)
-        if any(np.array_equal(each.tokens, tokens) for each in among.get(domain, ())):
-            return None
-        return self._put(among, domain, tokens, NOTHING, cost_ms, 1.0)
+        is_mark = domain.startswith(MARK)
+        return self._put(domain.removeprefix(MARK), tokens, NOTHING, cost_ms, 1.0, is_mark)
 
-    def fill(self, entry: Entry, data: np.ndarray) -> None:
-        if entry.data.size:
-            return
-        entry.data = data
-        if self._has(entry):
-            self.bytes_held += data.size
-            self.shrink(kept=entry)
-
-    def lose(self, entry: Entry) -> None:
-        entry.path = ""
-        if not entry.data.size:
-            for entries in self._lists():
-                if entry in entries:
-                    self._remove(entries, entry)
-
-    def _has(self, entry: Entry) -> bool:
-        return any(entry in entries for entries in self._lists())
+    def _of(self, domain: str, is_mark: bool) -> list[Entry]:
+        """Return the marks of a domain, or its states."""
+        return [each for each in self.entries(domain) if each.is_mark == is_mark]
 
     def _put(
-        self, among: dict[str, list[Entry]], domain: str, tokens: np.ndarray, data: np.ndarray,
-        cost_ms: float, lease: float,
+        self, domain: str, tokens: np.ndarray, data: np.ndarray, cost_ms: float, lease: float,
+        is_mark: bool,
     ) -> Entry | None:  # fmt: skip
-        entry = Entry(tokens.copy(), 0, data, None, cost_ms)
-        if entry.size > self.most_bytes:
+        root = self._root(domain)
+        entry = Entry(tokens.copy(), 0, data, root, cost_ms, is_mark=is_mark)
+        if self._key(entry) in root.children:
             return None
         super().use([Part(entry, entry.p1)], lease)
-        among.setdefault(domain, []).append(entry)
-        self.bytes_held += entry.size
-        self.count += 1
-        self.shrink(kept=entry)
-        return entry
+        return self._keep(entry)
 
-    def _remove(self, entries: list[Entry], entry: Entry) -> None:
-        entries.remove(entry)
-        self.bytes_held -= entry.size
-        self.count -= 1
-
-    def shrink(self, kept: Entry | None = None, why: str = ROOM) -> None:
-        """Evict what is worth least until ``most_bytes`` hold it all; ``kept`` stays.
-
-        The first eviction of an entry that is on disk too leaves its tokens.
-        """
-        while self.bytes_held > self.most_bytes:
-            others = [
-                (entry.worth, at, number, entries)
-                for number, entries in enumerate(self._lists())
-                for at, entry in enumerate(entries) if entry is not kept
-            ]  # fmt: skip
-            if not others:
-                return
-            _, at, _, entries = min(others, key=lambda each: each[:3])
-            entry = entries[at]
-            self._note_eviction(entry, why)
-            if entry.path and entry.data.size:
-                self.bytes_held -= entry.data.size
-                entry.data = NOTHING
-            else:
-                self._remove(entries, entry)
-
-    def _lists(self) -> Iterator[list[Entry]]:
-        return chain(self._kept.values(), self._marks.values())
-
-    def drop(self, domain: str) -> None:
-        for among in (self._kept, self._marks):
-            for entry in among.pop(domain, []):
-                self.bytes_held -= entry.size
-                self.count -= 1
-
-    def clear(self) -> None:
-        self._kept.clear()
-        self._marks.clear()
-        self.bytes_held = self.count = 0
-
-    def entries(self, domain: str) -> Iterator[Entry]:
-        """Yield the states and the marks of a domain."""
-        yield from self._kept.get(domain, ())
-        yield from self._marks.get(domain, ())
-
-    def domains(self) -> list[str]:
-        return [name for name in {**self._kept, **self._marks} if any(self.entries(name))]
-
-    def check(self) -> None:
-        """Raises AssertionError where the sums contradict each other."""
-        found = list(chain.from_iterable(self._lists()))
-        assert sum(entry.size for entry in found) == self.bytes_held
-        assert len(found) == self.count
+    def _key(self, entry: Entry) -> Key:
+        return entry.is_mark, entry.tokens.tobytes()
 
 
 def _marked(entry: Entry, same: int, marks: list[Entry]) -> Part | None:

@@ -243,35 +243,6 @@ def test_logprobs_stand_beside_the_tokens(idle):
     idle.release(serial)
 
 
-def test_tokens_of_quick_rows_are_out_before_slow_ones_are_sampled():
-    quick = m.Sampling(temperature=0.0, ignore_eos=True)
-    slow = m.Sampling(temperature=0.0, ignore_eos=True, logprobs=20)
-    # merged as often as they can be: rows that take turns share no tick.  A drafted token is
-    # sampled behind all rows, whosever it is: there are none.
-    with DrivenEngine(without=("sweet-spot",), prefill_threads=0, speculate="off") as engine:
-        table = engine.table
-        serials = [
-            engine.submit(p, max_tokens=40, sampling=s)
-            for p, s in zip(PROMPTS, (slow, quick, slow, quick), strict=False)
-        ]
-        for serial in serials:
-            engine.wait(serial)
-        slots = [engine.slots[s] for s in serials]
-        times = [table.token_ns[s, table.n_prompt[s] :][:40] for s in slots]
-        shared = 0
-        for tick in table.ticks[: table.header.tick_ring_at]:
-            end = tick["end_s"]
-            began = end - tick["wall_ms"] / 1e3
-            inside = [x[(x / 1e9 >= began) & (x / 1e9 <= end)] for x in times]
-            slows, quicks = (np.concatenate(inside[i::2]) for i in (0, 1))
-            if slows.size and quicks.size:
-                shared += 1
-                assert quicks.max() < slows.min()
-        assert shared >= 10
-        for slot, x in zip(slots, times, strict=True):
-            assert table.t_first_ns[slot] == x[0] and table.t_last_ns[slot] == x[-1]
-
-
 def test_how_rows_are_read_is_counted(idle):
     counts = operator.attrgetter("rows_sampled", "rows_in_place", "copied_bytes")
 

@@ -11,8 +11,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given as for_all
-from hypothesis import strategies as st
 
 from tests.support.engine_driver import DrivenEngine
 from tests.support.patches.engine_spies import watched_team
@@ -23,9 +21,8 @@ from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.model.thread_places import find_places
 from umaserve.engine.native.batch import Batch
 from umaserve.engine.samplers import rows, team_rows
-from umaserve.sampling.params import SLOW, SamplerTable
+from umaserve.sampling.params import SamplerTable
 from umaserve.sampling.sampler import Rows, Scratch
-from umaserve.wire.messages import Sampling
 
 
 def test_every_row_has_one_owner():
@@ -167,20 +164,3 @@ def test_processor_backends_keep_to_one_thread():
     assert rows.worker_count(False, 8) == 3
     assert rows.worker_count(False, 16) == 7
     assert rows.worker_count(False, 128) == rows.MOST_WORKERS
-
-
-@for_all(st.lists(st.booleans(), max_size=20))
-def test_slow_rows_go_last_and_nothing_else_moves(slow):
-    n = len(slow)
-    table = SamplerTable(20)
-    slots = np.random.default_rng(n).permutation(20).astype(np.int32)
-    for slot, flag in zip(slots.tolist(), slow, strict=False):
-        table.set(slot, Sampling(logprobs=20 if flag else 1))
-        assert table.whole[slot, SLOW] == flag
-    at = np.arange(100, 120, dtype=np.int32)
-    pairs = list(zip(slots.tolist(), at.tolist(), slow, strict=False))
-    room = np.zeros((2, 20), np.int32)
-    first = rows.slow_last(n, slots, at, table.whole, room[0], room[1])
-    wanted = [p[:2] for p in pairs if not p[2]] + [p[:2] for p in pairs if p[2]]
-    assert list(zip(slots[:n].tolist(), at[:n].tolist(), strict=True)) == wanted
-    assert first == (slow.count(False) or n)

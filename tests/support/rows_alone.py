@@ -62,7 +62,7 @@ def same_as_alone(n_workers=0, n_threads=0):
         addresses[:] = [row.ctypes.data for row in logits]
         for array in shared:
             array[...] = 0
-        first = n % 5  # in two parts, as a tick with slow rows does
+        first = n % 5  # in two parts, as a tick with drafts does
         if turn % 3 != 1:
             rows.call_workers(pool, n)  # some jobs come without a call, and some when all sleep
         time.sleep((0.0, 0.002, 0.02)[turn // 7])

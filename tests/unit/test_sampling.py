@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.one_row import one_row
 from umaserve.sampling import counted, kernels, mass, sampler, select
-from umaserve.sampling.params import SamplerTable, is_slow
+from umaserve.sampling.params import SamplerTable
 from umaserve.wire.messages import Sampling
 
 N_VOCAB = 5000
@@ -438,24 +438,3 @@ def test_a_row_read_elsewhere_counts_as_copied():
     assert counts[:2].tolist() == [1, 0]
     counted.count_row(row.copy(), row.ctypes.data, counts)  # what nothing in the engine does
     assert counts[:2].tolist() == [1, 4000]
-
-
-@pytest.mark.parametrize(
-    ("settings", "slow"),
-    [
-        (Sampling(), False),
-        (Sampling(temperature=0.0, top_k=0, mirostat=2), False),
-        (Sampling(top_k=0, top_p=1.0), False),
-        (Sampling(top_k=0, top_p=0.9), True),
-        (Sampling(top_k=0, top_p=1.0, typical_p=0.9), True),
-        (Sampling(top_k=5000, top_p=1.0), True),
-        (Sampling(mirostat=2), True),
-        (Sampling(logprobs=0), False),
-        (Sampling(logprobs=20, temperature=0.0), True),
-        (Sampling(dry_multiplier=0.8), False),
-        (Sampling(dry_multiplier=0.8, dry_penalty_last_n=-1), True),
-        (Sampling(dry_multiplier=0.0, dry_penalty_last_n=-1), False),
-    ],
-)
-def test_which_settings_make_a_row_slow(settings, slow):
-    assert is_slow(settings) is slow

@@ -13,29 +13,6 @@ MAX_LOGIT_BIAS = 1024  # entries per request
 # what is smaller is taken for greedy: its inverse is no float32
 LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 LEAST_REPEAT = 1e-30  # logits divided by less would be no float32 any more
-# what makes a row slow: see ``is_slow``
-QUICK_K = 256
-QUICK_LOGPROBS = 5
-QUICK_HISTORY = 1024
-
-
-def is_slow(sampling: Sampling) -> bool:
-    """Whether sampling a row takes many times as long as with the default settings.
-
-    It takes some 100 microseconds rather than 6 at 152k tokens (docs/BENCHMARKS.md).  Slow are sets
-    that are cut out of the whole vocabulary, mirostat, many alternatives, and repetitions in a long
-    history.
-    """
-    if sampling.logprobs > QUICK_LOGPROBS:
-        return True
-    if sampling.temperature >= LEAST_TEMPERATURE:
-        if sampling.mirostat:
-            return True
-        whole = not 0 < sampling.top_k <= QUICK_K
-        if whole and (sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.typical_p < 1.0):
-            return True
-    reach = sampling.dry_penalty_last_n
-    return sampling.dry_multiplier != 0.0 and not 0 <= reach <= QUICK_HISTORY
 
 
 class Settings(NamedTuple):
@@ -82,7 +59,6 @@ class SamplerTable:
             real[TEMPERATURE] = 0.0
         real[REPEAT] = max(sampling.repeat_penalty, LEAST_REPEAT)
         real[MU] = 2.0 * sampling.mirostat_tau
-        whole[SLOW] = is_slow(sampling)
         whole[CONSTRAINT] = whole[MASK] = 0
         seed = sampling.seed & 0xFFFFFFFFFFFFFFFF
         whole[SEED] = seed - (1 << 64) if seed >= 1 << 63 else seed
@@ -99,12 +75,10 @@ class SamplerTable:
     def bind(self, slot: int, wakes: int) -> None:
         """Let masks decide which tokens the row in ``slot`` may have; after `set`.
 
-        A byte to the descriptor ``wakes`` asks for the next one.  The row is sampled after those
-        that need not wait.
+        A byte to the descriptor ``wakes`` asks for the next one.
         """
         whole = self.whole[slot]
         whole[MASK_AT] = NO_MASK
-        whole[SLOW] = 1
         whole[CONSTRAINT] = wakes + 1
 
     def _point(self, slot: int) -> None:
@@ -141,13 +115,12 @@ DRY_LAST_N = 7
 MIROSTAT = 8
 BREAKERS = 9  # address of an int32 array,
 N_BREAKERS = 10  # and its length
-SLOW = 11  # 1 where a tick samples this row after the others
-CONSTRAINT = 12  # 1 + the descriptor that wakes whoever makes this row's masks; 0 = it has none
-MASK_AT = 13  # number of tokens that the newest mask is for, or NO_MASK; written by its maker
-NEXT_MASK = 14  # address of that mask, 0 where all tokens are allowed; written by its maker
-MASK = 15  # of these, what the row is sampled with; LATE (`mask`) = the row gets no token
-AFTER = 16  # 1 where log-probabilities are of what the settings leave
-N_WHOLE = 17
+CONSTRAINT = 11  # 1 + the descriptor that wakes whoever makes this row's masks; 0 = it has none
+MASK_AT = 12  # number of tokens that the newest mask is for, or NO_MASK; written by its maker
+NEXT_MASK = 13  # address of that mask, 0 where all tokens are allowed; written by its maker
+MASK = 14  # of these, what the row is sampled with; LATE (`mask`) = the row gets no token
+AFTER = 15  # 1 where log-probabilities are of what the settings leave
+N_WHOLE = 16
 NO_MASK = -1  # there is none yet
 NO_MORE_MASKS = -2  # nor will there be one
 

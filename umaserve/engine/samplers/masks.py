@@ -1,7 +1,7 @@
 """The ticks' end of masks: asking for the next ones, and waiting for those that are not there yet.
 
 A row's next mask is made by a thread of its request (`umaserve.engine.constraints`) while the next
-decode runs.  Ordinary rows have no mask, and are sampled before anybody waits for one.
+decode runs.  Ordinary rows have no mask.
 """
 
 from __future__ import annotations

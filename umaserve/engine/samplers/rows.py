@@ -32,7 +32,6 @@ from umaserve.engine.native.calls import (
 from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record, ints
 from umaserve.sampling import counted as c
-from umaserve.sampling.params import SLOW
 from umaserve.sampling.sampler import Rows, Scratch, sample_rows
 
 from .team_rows import MOST_THREADS, Team, no_team, sample_in_team, share
@@ -169,26 +168,6 @@ def sample_all(pool, first, n, rows, work):
     _give(pool, first, n, parts)
     sample_rows(first, share(n, parts, -1)[1], rows, work)
     _wait(pool, parts)
-
-
-@njit(nogil=True, cache=True)
-def slow_last(n, slots, batch_rows, whole, slow_slots, slow_rows):
-    """Move the rows of slow settings behind the others; returns how many come first.
-
-    ``slots`` and ``batch_rows`` int32 are [n] and move alike; within either group the order stays.
-    All ``n`` come first where all are slow.  ``slow_slots`` and ``slow_rows``: int32 scratch.
-    """
-    quick = slow = 0
-    for i in range(n):
-        if whole[slots[i], SLOW]:
-            slow_slots[slow], slow_rows[slow] = slots[i], batch_rows[i]
-            slow += 1
-        else:
-            slots[quick], batch_rows[quick] = slots[i], batch_rows[i]
-            quick += 1
-    for i in range(slow):
-        slots[quick + i], batch_rows[quick + i] = slow_slots[i], slow_rows[i]
-    return quick if quick else n
 
 
 @njit(nogil=True, cache=True)

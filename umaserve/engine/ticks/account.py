@@ -5,7 +5,7 @@ from __future__ import annotations
 from umaserve.engine.cells.accounting import count_used
 from umaserve.engine.native.calls import now_ns, stores_first, wake
 from umaserve.engine.samplers.rows import take_counts
-from umaserve.jit.compiled import INNER, PHASE, njit
+from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import (
     FLAG_ASIDE,
     FLAG_GUARDED,
@@ -18,7 +18,6 @@ from umaserve.policy.cost.model import RELIEVED, learn
 from umaserve.policy.cost.prediction import predict
 from umaserve.policy.latency_guard import learn_tails, settle_credit
 from umaserve.policy.without_streams import note_done
-from umaserve.sampling.params import SLOW
 from umaserve.wire import table as t
 
 TICK_RING = t.TICK_RING
@@ -97,7 +96,7 @@ def account(loop, parity):
     facts, info = loop.work.facts[parity], loop.work.info[parity]
     now = now_ns(loop.native)
     began, submitted, decoded = facts.began_ns, facts.submitted_ns, facts.decoded_ns
-    sampled, told = facts.sampled_ns, facts.told_ns
+    sampled = facts.sampled_ns
     tokens, outputs, decoding = facts.tokens, facts.outputs, facts.decoding_rows
     prompt_tokens, got = tokens - decoding - facts.drafted, decoding + facts.taken
     # published under the next decode, a tick ends where its sampling did
@@ -137,7 +136,7 @@ def account(loop, parity):
         header.draft_accepted += facts.taken
         whole_ms = wall_ms + facts.speech_ns / 1e6
         header.draft_gained_ns += _gained_ns(cost, facts, info.mode, past, whole_ms)
-    header.first_chunk_ns = (told if told else now) - decoded
+    header.first_chunk_ns = now - decoded
     if wall_ms > knobs.tick_budget_ms:
         header.ticks_over_budget += 1
     _tell_plan(header, info)
@@ -183,16 +182,6 @@ def settle_credits(columns, state, knobs, baseline_ms, slots, count, now, may_be
         )
         if slow:
             columns.header.slow_tokens += 1
-
-
-@njit(**PHASE)
-def tell(loop):
-    """Wake the front for the tokens that are there, if the next rows take long."""
-    flight = loop.work.flight
-    if not loop.rows.settings.whole[loop.batch.out_slot[flight.settled], SLOW]:
-        return  # more of the tokens that were drafted
-    wake(loop.native)
-    loop.work.facts[loop.work.flight.parity].told_ns = now_ns(loop.native)
 
 
 @njit(**INNER, _nrt=True)

@@ -166,7 +166,7 @@ def fill_batch(loop):
     header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
     facts.drafted, facts.taken, facts.rounds_ns = loop.drafts.marks.given, 0, 0
-    facts.cells_read, facts.attended, facts.told_ns = read, attended, 0
+    facts.cells_read, facts.attended = read, attended
     flight.outputs_sent = outputs
     note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
     if apart:

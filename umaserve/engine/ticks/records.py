@@ -84,7 +84,6 @@ class Facts(Record):
     returned_ns: int  # from llama_decode, which may be before the work is done
     decoded_ns: int
     sampled_ns: int
-    told_ns: int  # when the front was woken for the first rows; 0 = all came at once
     tokens: int
     outputs: int  # rows with logits
     decoding_rows: int

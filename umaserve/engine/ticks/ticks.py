@@ -22,12 +22,12 @@ from umaserve.engine.native.calls import (
 )
 from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_LOGITS
 from umaserve.engine.samplers.masks import ask_for_masks, await_masks
-from umaserve.engine.samplers.rows import call_workers, sample_all, slow_last
+from umaserve.engine.samplers.rows import call_workers, sample_all
 from umaserve.jit.compiled import INNER, PHASE, njit
 from umaserve.sampling.sampler import NO_CHOICE, NO_NUMBERS
 from umaserve.wire import table as t
 
-from .account import account, is_for_pace, publish_last, settle_credits, tell
+from .account import account, is_for_pace, publish_last, settle_credits
 from .draft_ends import end_drafts, hear
 from .planning import (
     ask_draft_model,
@@ -82,7 +82,7 @@ def run_ticks(most, tick, given, loop):
         if why != GOES_ON:
             return why, tick
         tick += 1
-        count = sort_rows(loop)
+        count = find_rows(loop)
         while True:
             sample(loop, count)
             settle_rows(loop, count, tick)
@@ -90,7 +90,6 @@ def run_ticks(most, tick, given, loop):
             count = flight.outputs_sent - flight.settled
             if count == 0:
                 break
-            tell(loop)
         hear(loop)
         end_drafts(loop)
         why = end_tick(loop, turn + 1 < most)
@@ -155,26 +154,19 @@ def submit(loop):
 
 
 @njit(**PHASE)
-def sort_rows(loop):
-    """Say where each row's logits lie; returns how many rows are sampled first.
-
-    Rows that take long go last: the others' tokens are with the front by then.
-    """
-    work, batch, row_bytes = loop.work, loop.batch, 4 * loop.fixed.n_vocab
+def find_rows(loop):
+    """Say where each row's logits lie; returns how many rows have some."""
+    work, row_bytes = loop.work, 4 * loop.fixed.n_vocab
     outputs, drafts, at = work.flight.outputs_sent, loop.drafts, 0
     work.flight.settled = 0
     # one behind the other, in the order of the batch (llama_get_logits); asking for each takes
     # 2 us on an accelerator
     for i in range(outputs):
-        slot = batch.out_slot[i]
-        batch.out_row[i] = drafts.output[slot] = at
+        slot = loop.batch.out_slot[i]
+        drafts.output[slot] = at
+        work.addresses[i] = work.flight.logits + row_bytes * at
         at += 1 + drafts.wanted.counts[slot]
-    quick = slow_last(
-        outputs, batch.out_slot, batch.out_row, loop.rows.settings.whole, work.ended, work.sampled
-    )
-    for i in range(outputs):
-        work.addresses[i] = work.flight.logits + row_bytes * batch.out_row[i]
-    return quick
+    return outputs
 
 
 @njit(**PHASE)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.support.policy_states import MACHINES, NOW, N, empty, known, plan_of, put, told
-from umaserve.policy.accounts import ALL
 from umaserve.policy.base import (
     ALL_FEATURES,
     AUTO,
@@ -19,6 +18,7 @@ from umaserve.policy.base import (
     SchedulerState,
 )
 from umaserve.policy.cost.model import CostModel
+from umaserve.policy.shares import ALL
 from umaserve.policy.urgency import OWN, TOGETHER, gives_way
 
 NAME = "h200-moe"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from umaserve.jit.compiled import INNER, njit
 
-from .accounts import account_of
 from .base import (
     KIND_ASIDE,
     KIND_BACK_DECODE,
@@ -32,6 +31,7 @@ from .base import (
 )
 from .fairness import longer_ago
 
+ALL = 0  # the account of all programs together
 LAST = 1 << 60  # is added to the turn of who has none
 SURE = 1e-9  # weights are no whole numbers
 QUANTUM = 512.0  # prompt tokens by which programs differ before another one goes first
@@ -188,3 +188,18 @@ def _move(state, memory, s, kind):
         memory.found[of] += sign
         memory.past[of] += sign * state.n_past[s]
     memory.kind[s] = kind
+
+
+@njit(**INNER)
+def account_of(accounts, program, now_ns):
+    """The account of a program; a new one takes the place of the one that was used least lately."""
+    oldest = ALL + 1
+    for i in range(ALL + 1, accounts.shape[0]):
+        if accounts[i].seen_ns > 0 and accounts[i].program == program:
+            accounts[i].seen_ns = now_ns
+            return i
+        if accounts[i].seen_ns < accounts[oldest].seen_ns:
+            oldest = i
+    accounts[oldest].program, accounts[oldest].seen_ns = program, now_ns
+    accounts[oldest].since_ns, accounts[oldest].had = 0, 0.0
+    return oldest

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from umaserve.jit.compiled import INNER, njit
 from umaserve.wire.states import LANE_BACKGROUND, LANE_INTERACTIVE
 
-from .accounts import ALL, account_of
 from .base import AUTO, AUTO_SUNK, LABELLED, LANES, RUNNING, URGENCY
+from .shares import ALL, account_of
 
 
 class Quota(NamedTuple):

@@ -25,8 +25,17 @@ from .kernels import (
 )
 from .mask import LATE, WORD, keep_allowed
 from .mass import draw, exp_sum
-from .rated import rate_left
-from .select import NEGATIVE_INFINITY, argmax, find_maxima, has_numbers, largest, row_at, top_k
+from .select import (
+    NEGATIVE_INFINITY,
+    argmax,
+    find_maxima,
+    has_numbers,
+    keep_largest,
+    largest,
+    row_at,
+    sort_descending,
+    top_k,
+)
 from .vector import BLOCK
 
 TEMPERATURE, TOP_P, MIN_P, TYPICAL_P = P.TEMPERATURE, P.TOP_P, P.MIN_P, P.TYPICAL_P
@@ -234,3 +243,32 @@ def sample_rows(first, n, rows, work):
         rows.sampled[i] = token if token < 0 or row[token] < np.inf else NO_NUMBERS
         if wants[LOGPROBS] >= 0:
             rows.logprob[slot, rows.n_tokens[slot]] = value
+
+
+@njit(**INNER)
+def rate_left(row, token, count, temperature, wanted, work, top_ids, top_logprobs):
+    """Log-probability of ``token`` among the candidates that `choose` had; fills the alternatives.
+
+    ``row`` is the adjusted row, and ``count`` as `choose` returned it.  What cannot be drawn is no
+    alternative.
+    """
+    top_ids[:] = -1
+    inverse = 1.0 / temperature if temperature > 0.0 else 1.0
+    if count == 0:
+        top = largest(work.maxima, work.maxima.shape[0])
+        total = np.log(exp_sum(row, row.shape[0], top, inverse))
+        if wanted > 0:
+            count = top_k(row, wanted, top, work)
+    else:
+        top = largest(work.values, count)
+        total = np.log(exp_sum(work.values, count, top, inverse))
+        if count > wanted > 0:
+            count = keep_largest(work.ids, work.values, count, wanted, top)
+        if wanted > 0:
+            sort_descending(work.ids, work.values, count, work.keys)
+    for i in range(min(count, wanted)):
+        if not work.values[i] > NEGATIVE_INFINITY:
+            break
+        top_ids[i] = work.ids[i]
+        top_logprobs[i] = (work.values[i] - top) * inverse - total
+    return (row[token] - top) * inverse - total

@@ -118,16 +118,12 @@ def _within(builder: Any, x: Any, center: Any, distance: Any) -> Any:
     return builder.and_(below, builder.fcmp_ordered(">=", away, builder.fneg(distance)))
 
 
-def _is_row(array: Any) -> bool:
-    return isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C"
-
-
 def _on_row(array: Any, result: Any, emit: Callable[..., Any], *scalars: Any) -> Any:
     """Return an intrinsic's signature (array, start, *scalars) -> result and its code, for numba.
 
     ``None`` where ``array`` is no row.
     """
-    if not _is_row(array):
+    if not isinstance(array, types.Array) or array.dtype != types.float32 or array.layout != "C":
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -218,53 +214,43 @@ def block_exp_moment(typingctx, array, start, top):  # type: ignore[no-untyped-d
     return _on_row(array, types.float32, emit, types.float32)
 
 
+def _of_one(result: Any, argument: Any, emit: Callable[[Any, Any], Any]) -> Any:
+    """Return the signature and the code of an intrinsic of one number."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return emit(builder, args[0])
+
+    return result(argument), codegen
+
+
 @intrinsic(plain.exp_negative)
 def exp_negative(typingctx, x):  # type: ignore[no-untyped-def]
     """exp(x) for one float32 x <= 0; the lanes' own arithmetic."""
     if not isinstance(x, types.Float):
         return None
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _exp(builder, args[0])
-
-    return types.float32(types.float32), codegen
+    return _of_one(types.float32, types.float32, _exp)
 
 
 @intrinsic(plain.float_bits)
 def float_bits(typingctx, x):  # type: ignore[no-untyped-def]
     """The int32 with the bits of a float32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], _I32)
-
-    return types.int32(types.float32), codegen
+    return _of_one(types.int32, types.float32, lambda builder, x: builder.bitcast(x, _I32))
 
 
 @intrinsic(plain.float_of_bits)
 def float_of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
     """The float32 with the bits of an int32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], _F32)
-
-    return types.float32(types.int32), codegen
+    return _of_one(types.float32, types.int32, lambda builder, x: builder.bitcast(x, _F32))
 
 
 @intrinsic(plain.count_bits)
 def count_bits(typingctx, mask):  # type: ignore[no-untyped-def]
     """How many bits of a uint64 are set."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), codegen
+    return _of_one(types.int64, types.uint64, lambda builder, mask: builder.ctpop(mask))
 
 
 @intrinsic(plain.lowest_bit)
 def lowest_bit(typingctx, mask):  # type: ignore[no-untyped-def]
     """Number of the lowest bit set in a uint64, which is not 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), codegen
+    undefined_at_0 = ir.Constant(ir.IntType(1), 1)
+    return _of_one(types.int64, types.uint64, lambda builder, x: builder.cttz(x, undefined_at_0))

@@ -63,37 +63,19 @@ call_i64_ptr_four_i32 = _caller(64, 64, 32, 32, 32, 32)  # llama_memory_seq_cp (
 call_i32_i32_i64_ptr = _caller(32, 32, 64, 64)  # sched_setaffinity
 
 
-@intrinsic
-def stores_first(typingctx):  # type: ignore[no-untyped-def]
-    """Order all earlier stores before all later stores, for other processes too."""
+def _fence(order: str) -> Any:
+    """An intrinsic ``f()`` that orders loads and stores, for other threads and processes too."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        builder.fence("release")
+        builder.fence(order)
         return context.get_dummy_value()
 
-    return types.void(), codegen
+    return intrinsic(lambda typingctx: (types.void(), codegen))
 
 
-@intrinsic
-def loads_first(typingctx):  # type: ignore[no-untyped-def]
-    """Order all earlier loads before all that comes after: the other half of stores_first."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        builder.fence("acquire")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic
-def all_first(typingctx):  # type: ignore[no-untyped-def]
-    """Order all earlier stores and loads before all that comes after, for other threads."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+stores_first = _fence("release")  # all earlier stores before all later stores
+loads_first = _fence("acquire")  # all earlier loads before all that comes after: its other half
+all_first = _fence("seq_cst")  # all earlier stores and loads before all that comes after
 
 
 def address_in(library: ctypes.CDLL, name: str) -> int:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umaserve.engine.constraints.either import Either
-from umaserve.engine.constraints.errors import CannotBind
 from umaserve.engine.constraints.later import AfterThoughts, AfterTrigger
-from umaserve.engine.constraints.matcher import Matcher
+from umaserve.engine.constraints.matcher import CannotBind, Matcher
+from umaserve.engine.constraints.matchers import Either
 from umaserve.wire import messages as m
 
 PIECES = (

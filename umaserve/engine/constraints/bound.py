@@ -23,8 +23,8 @@ from umaserve.wire import messages as m
 from umaserve.wire import table as t
 from umaserve.wire.memory_order import loads_first, stores_first
 
-from .errors import CannotBind
-from .matchers import Matcher, matcher_of
+from .matcher import CannotBind, Matcher
+from .matchers import matcher_of
 from .vocabulary import Vocabulary
 
 STACK_BYTES = 64 << 20  # address space, of which only what is used becomes memory
@@ -143,14 +143,13 @@ class Bound:
     def _make_next(self, matcher: Matcher) -> bool:
         """Make the mask for the row's tokens; False: it was the last."""
         self.busy_since = time.monotonic()
+        at, address = p.NO_MORE_MASKS, 0
         try:
             at, address = self._advance(matcher)
         except CannotBind as error:
             self.error = f"{FAILS}: {error}"
-            at, address = p.NO_MORE_MASKS, 0
         except Exception as error:  # whatever a library raises
             self.error = f"{FAILS} ({type(error).__name__})"
-            at, address = p.NO_MORE_MASKS, 0
         with self._lock:
             if self._is_closed:
                 return False

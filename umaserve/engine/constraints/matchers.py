@@ -6,18 +6,16 @@ other threads while they compute.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from umaserve.wire import messages as m
 
-from .budget import Budget
-from .either import Either
-from .errors import CannotBind
 from .grammar.grammars import GrammarFollower
-from .later import AfterThoughts, AfterTrigger
-from .matcher import Matcher
+from .later import AfterThoughts, AfterTrigger, Budget
+from .matcher import CannotBind, Matcher
 from .vocabulary import Vocabulary
 
 MAX_WHY = 400  # characters
@@ -49,6 +47,48 @@ def _inner(constraint: m.Constraint, vocabulary: Vocabulary) -> Matcher:
     if constraint.kind == m.GRAMMAR:
         return GrammarFollower(constraint, vocabulary.grammars)
     return SchemaMatcher(constraint, vocabulary)
+
+
+class Either(Matcher):
+    """Follow two constraints, and go on with the other where the answer leaves one of them.
+
+    One is that of the text, the other that of a tool's call.
+    """
+
+    def __init__(self, first: Matcher, second: Matcher) -> None:
+        self._branches = [first, second]
+
+    def accept(self, tokens: list[int]) -> None:
+        self._each(lambda branch: branch.accept(tokens))
+
+    def accept_text(self, text: str) -> None:
+        self._each(lambda branch: branch.accept_text(text))
+
+    def fill(self, mask: np.ndarray) -> bool:
+        allowed = np.zeros_like(mask)
+
+        def add(branch: Matcher) -> None:
+            if branch.fill(mask):
+                allowed[:] |= mask
+
+        self._each(add)
+        mask[:] = allowed
+        return True
+
+    def close(self) -> None:
+        for branch in self._branches:
+            branch.close()
+
+    def _each(self, do: Callable[[Matcher], None]) -> None:
+        """Do something with each branch; drop a branch that cannot, unless it is the last."""
+        for branch in [*self._branches]:
+            try:
+                do(branch)
+            except CannotBind:
+                if len(self._branches) == 1:
+                    raise
+                self._branches.remove(branch)
+                branch.close()
 
 
 class SchemaMatcher(Matcher):

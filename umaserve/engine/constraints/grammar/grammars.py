@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection
 import msgspec
 import numpy as np
 
-from umaserve.engine.constraints.errors import CannotBind
-from umaserve.engine.constraints.matcher import Matcher
+from umaserve.engine.constraints.matcher import CannotBind, Matcher
 from umaserve.llama import Model
 from umaserve.system.own_python import run_module
 from umaserve.wire import messages as m

@@ -22,13 +22,12 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import msgspec
 
-from umaserve.engine.constraints.errors import CannotBind
+from umaserve.engine.constraints.matcher import CannotBind
 from umaserve.llama import LlamaError, Model, load
 from umaserve.one_thread import has_one_thread
 from umaserve.system.own_process import forbid_core_dumps, name_process
@@ -87,34 +86,22 @@ def _serve(pipe: Connection, model: Model) -> None:
 
 
 def _follow(pipe: Connection, model: Model) -> None:
-    def answer(make: Callable[[], bytes]) -> None:
-        _bound_question()
-        try:
-            made = b"+" + make()
-        except CannotBind as error:
-            made = b"-" + str(error).encode("utf-8", "replace")
-        pipe.send_bytes(made)
-        if made.startswith(b"-"):
-            os._exit(0)
-
-    matcher: GrammarMatcher
-
-    def compile_it() -> bytes:
-        nonlocal matcher
-        matcher = GrammarMatcher(_constraint(body), model)
-        return b""
-
-    def mask() -> bytes:
-        tokens, text = _question(body)
-        matcher.accept_text(text)
-        matcher.accept(tokens)
-        return matcher.mask()
-
-    body = pipe.recv_bytes()
-    answer(compile_it)
+    matcher: GrammarMatcher | None = None
     while True:
         body = pipe.recv_bytes()
-        answer(mask)
+        _bound_question()
+        try:
+            if matcher is None:
+                matcher, answer = GrammarMatcher(_constraint(body), model), b""
+            else:
+                tokens, text = _question(body)
+                matcher.accept_text(text)
+                matcher.accept(tokens)
+                answer = matcher.mask()
+        except CannotBind as error:
+            pipe.send_bytes(b"-" + str(error).encode("utf-8", "replace"))
+            return
+        pipe.send_bytes(b"+" + answer)
 
 
 def _bound_memory() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from umaserve.engine.constraints.errors import CannotBind
+from umaserve.engine.constraints.matcher import CannotBind, tokens_of
 from umaserve.llama import Model
 from umaserve.wire import messages as m
 
@@ -56,10 +56,8 @@ class GrammarMatcher:
 
     def accept_text(self, text: str) -> None:
         """This came next, in whatever tokens."""
-        tokens = self._model.tokenize(text, add_special=False)
+        tokens = tokens_of(self._model, text)
         pieces = [self._model.token_to_piece_bytes(token, special=True) for token in tokens]
-        if pieces[:1] == [b" "] and not text.startswith(" "):
-            del tokens[0], pieces[0]  # some tokenizers begin every text with a space
         if b"".join(pieces) != text.encode():
             raise CannotBind("its beginning cannot be told in tokens of this model")
         self.accept(tokens)

@@ -19,7 +19,6 @@ from umaserve.engine.aside import lane as lane_module
 from umaserve.engine.aside.context import CHUNK
 from umaserve.engine.aside.jobs import EmbedJob, PromptJob
 from umaserve.engine.aside.lane import Allowed, AsideLane
-from umaserve.engine.aside.pooling import Pool
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native.calls import Native
@@ -56,7 +55,7 @@ class Lane:
         self.notified += 1
 
     def embed(self, tokens: list[int], way: str = "last", ref: int = 1) -> None:
-        self.lane.put(EmbedJob(ref, tokens, Pool(way, self.model.n_embd), self.sent.append))
+        self.lane.put(EmbedJob(ref, tokens, way, self.model.n_embd, self.sent.append))
 
     def rate(self, tokens: list[int], count: int = 3, serial: int = 1) -> None:
         def refuse(code: str, text: str) -> None:

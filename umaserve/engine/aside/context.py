@@ -1,7 +1,7 @@
 """The context of its own that work beside the requests has: made at first use, freed when unused.
 
 One context gives embeddings and logits in turn (``llama_set_embeddings``).  It pools nothing
-(`pooling` says why), and holds one text.
+(`jobs` says why), and holds one text.
 """
 
 from __future__ import annotations

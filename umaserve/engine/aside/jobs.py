@@ -1,4 +1,8 @@
-"""Jobs that are computed beside the requests: one text each, token by token."""
+"""Jobs that are computed beside the requests: one text each, token by token.
+
+libllama can pool, but over what one ubatch holds.  A text that is computed in chunks is pooled
+here, to the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,39 @@ from collections.abc import Callable
 
 import numpy as np
 
+from umaserve.engine.model.pooling import LAST, MEAN
 from umaserve.llama import Context
 from umaserve.wire import messages as m
-
-from .pooling import Pool
 
 NOT_NUMBERS = "what the model computes for it is no number; the file may be damaged"
 
 
+def fitting(tokens: list[int], n_vocab: int, most: int, end: int) -> tuple[list[int], str, str]:
+    """(tokens, code, error): what is computed of ``tokens``, or why nothing is.
+
+    A text with more than ``most`` tokens is cut in front of its last ``end`` tokens, which may be
+    those that end all texts.  With an ``end`` of 0 it is refused.
+    """
+    if max(tokens, default=0) >= n_vocab:
+        return [], "E_PROTO_003", f"it names token {max(tokens)}; the vocabulary has {n_vocab}"
+    if not tokens:
+        return [], "E_PROTO_003", "a text has no tokens; send at least one character"
+    if len(tokens) <= most:
+        return tokens, "", ""
+    if 0 < end < most:
+        return [*tokens[: most - end], *tokens[-end:]], "", ""
+    return [], "E_LIMIT_003", f"a text is {len(tokens)} tokens; the model takes {most} of one"
+
+
+def normalised(vector: np.ndarray) -> np.ndarray:
+    """float32 of length 1; of zeros, zeros, and NaN where ``vector`` has numbers that are none."""
+    wide = np.asarray(vector, np.float64)
+    length = float(np.sqrt(np.dot(wide, wide)))
+    return (wide / (length or 1.0)).astype(np.float32)
+
+
 class EmbedJob:
-    """A text to a vector.
+    """A text to a vector; ``way`` says how the rows of its tokens become one of ``n_embd`` numbers.
 
     As of each job, ``tokens`` are fed, and ``embeds`` says whether rows are embeddings
     (float32[n_embd]) or logits (float32[n_vocab]).  ``slot`` is its row of the session table, -1 =
@@ -25,18 +52,23 @@ class EmbedJob:
     embeds, slot = True, -1
 
     def __init__(
-        self, ref: int, tokens: list[int], pool: Pool, send: Callable[[m.ToFront], None]
+        self, ref: int, tokens: list[int], way: str, n_embd: int, send: Callable[[m.ToFront], None]
     ) -> None:
-        self.ref, self.tokens = ref, tokens
-        self._pool, self._send = pool, send
+        self.ref, self.tokens, self._way, self._send = ref, tokens, way, send
+        self._sum = np.zeros(n_embd, np.float64)
 
     def wants(self, at: int, n: int) -> bool:
-        """Whether any row of so many tokens is needed."""
-        return self._pool.wants(at, n, len(self.tokens))
+        """Whether any of ``n`` rows from token ``at`` on is needed."""
+        if self._way == LAST:
+            return at + n == len(self.tokens)
+        return self._way == MEAN or at == 0
 
     def take(self, at: int, row: np.ndarray) -> str:
         """The row of token ``at``; says why the job cannot go on, or nothing."""
-        self._pool.take(row[None, :])
+        if self._way == MEAN:
+            self._sum += row
+        elif self._way == LAST or at == 0:
+            self._sum[:] = row
         return ""
 
     def flush(self) -> None:
@@ -44,14 +76,14 @@ class EmbedJob:
 
     def restart(self) -> None:
         """All rows come once more, from the first one on."""
-        self._pool.clear()
+        self._sum[:] = 0.0
 
     def keep(self, context: Context) -> bool:
         """All tokens are in the context's sequence 0: keep a piece; False where none is left."""
         return False
 
     def end(self) -> None:
-        vector = self._pool.vector()
+        vector = normalised(self._sum)
         if not np.isfinite(vector).all():
             self.fail("E_RUNTIME_001", NOT_NUMBERS)
         else:

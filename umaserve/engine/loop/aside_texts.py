@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from umaserve.engine.admission.admission import Admission
-from umaserve.engine.aside.jobs import EmbedJob, PromptJob
+from umaserve.engine.aside.jobs import EmbedJob, PromptJob, fitting
 from umaserve.engine.aside.lane import AsideLane
-from umaserve.engine.aside.pooling import Pool
-from umaserve.engine.aside.texts import fitting
 from umaserve.engine.model.loaded import Setup
 from umaserve.engine.prefixes.prefixes import Prefixes
 from umaserve.llama import Context
@@ -40,9 +38,8 @@ class AsideTexts:
             told = m.Embedded(ref, n_tokens=n_tokens, most=most, code=code, error=error)
             self._control.send(told)
             return
-        self._lane.put(
-            EmbedJob(ref, tokens, Pool(self._way, self._loaded.model.n_embd), self._control.send)
-        )
+        n_embd, send = self._loaded.model.n_embd, self._control.send
+        self._lane.put(EmbedJob(ref, tokens, self._way, n_embd, send))
 
     def forget(self, ref: int) -> None:
         """Nobody waits for this vector any more."""

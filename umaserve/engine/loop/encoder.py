@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from umaserve.engine.admission.tokenizer_thread import TokenizerThread
-from umaserve.engine.aside.jobs import NOT_NUMBERS
-from umaserve.engine.aside.pooling import normalised
-from umaserve.engine.aside.texts import fitting
+from umaserve.engine.aside.jobs import NOT_NUMBERS, fitting, normalised
 from umaserve.engine.model.abilities import flash_attention
 from umaserve.engine.model.loaded import CannotLoad, Setup
 from umaserve.engine.model.pooling import RANK

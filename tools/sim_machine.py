@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from umaserve.engine.start.bare_ticks import PAST
-from umaserve.engine.start.probe import LONGEST_MS, PROBE_S, TIMES, shapes
+from umaserve.engine.start.probe import LONGEST_MS, PLAIN_SHAPES, PROBE_S, SHAPES, TIMES
 from umaserve.jit.compiled import njit
 from umaserve.policy.base import ALL_FEATURES, FEATURES, Knobs
 from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, learn
@@ -227,7 +227,7 @@ def probed(machine: Machine, n_rows: int = 32, most: int = 2048) -> CostModel:
     seed(0)
     cost = CostModel.unknown()
     spent = 0.0
-    for mode, rows, prompt in shapes(n_rows, most, machine.aside_per_s > 0):
+    for mode, rows, prompt in SHAPES if machine.aside_per_s > 0 else PLAIN_SHAPES:
         if rows > n_rows or prompt > most - rows or is_known(cost, mode, rows, prompt):
             continue
         expected = tick_ms(machine, mode, rows, prompt, 0)

@@ -26,7 +26,7 @@ from umaserve.engine.model.loaded import usable_cores
 from umaserve.engine.model.thread_places import no_places
 from umaserve.engine.native import abort
 from umaserve.engine.start.bare_ticks import PAST, BareTicks
-from umaserve.engine.start.probe import Prober, shapes
+from umaserve.engine.start.probe import PLAIN_SHAPES, Prober
 from umaserve.engine.start.thread_choice import choose
 from umaserve.policy.cost.model import FADED, MOST_SURE, CostModel
 from umaserve.policy.cost.prediction import is_known
@@ -52,7 +52,7 @@ def known_shapes(folder: Path) -> int:
     for path in kept_costs(folder):
         with np.load(path) as stored:
             cost = CostModel.of(stored)
-        return sum(is_known(cost, *shape) for shape in shapes(8, 1024, False))
+        return sum(is_known(cost, *shape) for shape in PLAIN_SHAPES)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umaserve.engine.start.first_use import PROMPTS, ROWS, TIMES, meet_shapes
+from umaserve.engine.start.measures import PROMPTS, ROWS, TIMES, meet_shapes
 from umaserve.engine.start.probe import LONGEST_MS
 
 

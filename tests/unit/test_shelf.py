@@ -100,11 +100,11 @@ def test_what_was_found_or_read_does_not_come_back(
     disk.write(folder, "a", TOKENS, 0, DATA, 1e9)
     texts = texts_on(shelf, tree)
     shelf.start()
-    until(lambda: texts.has_news)
+    until(lambda: texts.shelf.has_news)
     if reads:
         texts.take()
         texts.fetch(tree.match("a", TOKENS), "a")
-        until(lambda: texts.has_news)
+        until(lambda: texts.shelf.has_news)
     texts.clear()
     tree.clear()
     texts.take()
@@ -135,7 +135,7 @@ def test_a_row_does_not_wait_for_bytes_that_were_evicted_again(
     disk.write(folder, "a", TOKENS, 0, DATA, 1e9)
     disk.write(folder, MARK + "a", TOKENS[:30], 0, DATA, 1e9)
     shelf.start()
-    until(lambda: texts.has_news)
+    until(lambda: texts.shelf.has_news)
     texts.take()
     (part,) = store.match("a", TOKENS[:35])
     assert part.mark is not None

@@ -160,18 +160,14 @@ def _let_go_of_start(start: m.Start) -> None:
 def _encode(
     start: m.Start, loaded: Loaded, table: t.SessionTable, control: Control, born: float
 ) -> int:
-    """Serve a model that makes vectors of texts, and nothing else."""
+    """Serve a model that makes vectors of texts, and nothing else.  Raises `CannotLoad`."""
     from .loop.encoder import Encoder
     from .model.boot import describe
-    from .model.loaded import CannotLoad, Setup
+    from .model.loaded import Setup
 
     control.send(m.LoadProgress(1.0, "warmup"))
     encoder = Encoder(Setup(start, loaded, table, control))
-    try:
-        encoder.warm_up()
-    except CannotLoad as error:
-        control.send(m.LoadFailed(str(error)))
-        return LOAD_FAILED
+    encoder.warm_up()
     if not start.core_dumps:
         forbid_core_dumps()
     control.send(describe(start, loaded, (time.monotonic() - born) * 1000.0))

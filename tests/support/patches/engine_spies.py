@@ -149,9 +149,15 @@ def spied_next_turns(
         make(self, *what)
         self.usable = graph
 
+    begin = IdleWork.__init__
+
+    def idle(self: Any, *what: Any) -> None:
+        begin(self, *what)
+        self._left = []
+
     _spy_on_late_texts(path, late)
     ReadyGraph.__init__ = made  # type: ignore[method-assign]
-    IdleWork.put = lambda self, pieces: None  # type: ignore[method-assign]
+    IdleWork.__init__ = idle  # type: ignore[method-assign]
     Sequences.go_on, Sequences.let_go = spied, spied_let_go
 
 

@@ -143,12 +143,10 @@ class Engine:
         measures = Measures(self.setup, self.cost, self.beside, max(loaded.n_seq, drafts))
         looks = ThreadLooks(self.setup, self._threads_changed)
         self.idle_work = IdleWork(
-            self.setup, self.seats, self._flight, self.cost_keeper, looks, measures
-        )
-        self.idle_work.put([
-            looks.look, partial(measures.bandwidth, self.ticks.budget), measures.meet,
-            self.graph.measure, measures.costs, measures.slices,
-        ])  # fmt: skip
+            self.setup, self.seats, self._flight, self.cost_keeper, looks, measures,
+            [looks.look, partial(measures.bandwidth, self.ticks.budget), measures.meet,
+             self.graph.measure, measures.costs, measures.slices],
+        )  # fmt: skip
 
     def arrange(self) -> None:
         """Tell the compiled ticks of other threads, or of another worker."""
@@ -181,12 +179,13 @@ class Engine:
         self.prefixes.report.tell()
         loaded_bytes = self._bytes_read()
         while True:
-            busy = self._has_work() or self.aside.is_wanted
+            states = self.table.state.tolist()
+            busy = t.RUNNING in states or t.WAITING in states or self.aside.is_wanted
             header.heartbeat_ns = time.monotonic_ns()
             header.reread_bytes = max(self._bytes_read() - loaded_bytes, header.reread_bytes)
             if not busy:
                 self._save_costs()
-            messages = self.inbox.take_later()
+            messages, self.inbox.later = self.inbox.later, []
             messages += self.control.receive(0) if busy or messages else self._pause()
             if not busy and not messages and not self.admission.has_tokenised:
                 messages = self._expect()
@@ -297,11 +296,7 @@ class Engine:
 
     def _bytes_read(self) -> int:
         """From disk until now, but for texts that are kept there."""
-        return disk_reads.by_process() - self.prefixes.files.bytes_read
-
-    def _has_work(self) -> bool:
-        states = self.table.state.tolist()
-        return t.RUNNING in states or t.WAITING in states
+        return disk_reads.by_process() - self.prefixes.files.shelf.bytes_read
 
     # --- ticks -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 
 from umaserve.engine.model.costs.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Setup
@@ -24,20 +24,16 @@ from umaserve.wire import messages as m
 
 
 class IdleWork:
-    """The measurements that are left; for the loop's thread, while no row runs or waits."""
+    """The measurements that are ``left``; for the loop's thread, while no row runs or waits."""
 
     def __init__(
         self, setup: Setup, seats: Seats, flight: Flight, keeper: CostKeeper, looks: ThreadLooks,
-        measures: Measures,
+        measures: Measures, left: list[Callable[[], Steps]],
     ) -> None:  # fmt: skip
         self._setup, self._seats, self._flight, self._keeper = setup, seats, flight, keeper
         self._looks, self._measures = looks, measures
         self._steps: Steps | None = None
-        self._left: list[Callable[[], Steps]] = []
-
-    def put(self, pieces: Iterable[Callable[[], Steps]]) -> None:
-        """Have these done, in their order."""
-        self._left += pieces
+        self._left = left
 
     @property
     def is_left(self) -> bool:

@@ -36,11 +36,6 @@ class Inbox:
         self._admission, self._texts, self._seats, self._full = admission, texts, seats, full
         self.later: list[m.ToEngine] = []
 
-    def take_later(self) -> list[m.ToEngine]:
-        """Return the messages that have waited for this tick."""
-        messages, self.later = self.later, []
-        return messages
-
     def handle_some(self, messages: list[m.ToEngine]) -> None:
         """Handle messages in order, one at least; the others wait for the next tick."""
         table = self._table

@@ -13,7 +13,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,20 +26,40 @@ from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
 from umaserve.llama import Context
-from umaserve.policy.cost.model import CHUNK_SIZES
+from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, doubt_larger, learn_part
 from umaserve.wire import memory_order
 from umaserve.wire import table as t
 
 from .chunk_pace import CHUNKS, Pace, counted, even_share
 from .chunk_stack import hand_over
 from .gate import DONE, HANDED, THREAD, all_ms, begin_chunk, hang, longest_ms
-from .held_prompt import HeldPrompt
 from .orders import BACKLOG, Exchange, Request, is_set
 from .second_context import open_second
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 LINGER_S = 0.05  # without an order, after which the thread that follows orders ends
+
+
+@dataclass(slots=True)
+class HeldPrompt:
+    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left.
+
+    [0, end) is computed here: all tokens but the last, whose logits the engine needs.  It is all of
+    them where the first token is sampled here, which is done once.
+    """
+
+    slot: int
+    serial: int
+    life: int
+    epoch: int
+    seq: int
+    end: int = 0
+    past: int = 0
+    exported: int = 0
+    asked: bool = False  # for what the engine computed, and not there yet
+    sampled: bool = False
+    strictly: bool = False  # no chunk larger than asked for: one took too long
 
 
 class Chunk(NamedTuple):
@@ -57,15 +77,14 @@ class PrefillThread:
     Owns the second context, which no other thread touches while this one lives.
 
     - ``piece_tokens`` are moved at once.
-    - ``measured`` is told tokens of a chunk that the loop has computed, ms of its longest part and
-      of all of them, from this thread.
+    - ``cost`` learns what the parts of chunks take that the loop has computed.
     - ``sampler`` samples first tokens here.  None leaves the last token of every prompt to the
       engine.
     """
 
     def __init__(
         self, setup: Setup, exchange: Exchange, wake_read: int, n_threads: int, piece_tokens: int,
-        measured: Callable[[int, float, float], None], sampler: FirstTokens | None,
+        cost: CostModel, sampler: FirstTokens | None,
     ) -> None:  # fmt: skip
         self._n_threads = n_threads
         self.piece_tokens = piece_tokens
@@ -77,7 +96,7 @@ class PrefillThread:
         self._x = exchange
         self._wake_read = wake_read
         self._notify = setup.control.notify
-        self._measured = measured
+        self._cost = cost
         self._sampler = sampler
         self._context: Context | None = None
         self._cells = 0  # of that context
@@ -362,7 +381,8 @@ class PrefillThread:
         if self.by_loop and (part_ms := longest_ms(gate)) > 0.0:
             # as if it had been of the largest size of its class
             size = int(CHUNK_SIZES[gate.size_class])
-            self._measured(size, part_ms, size / n * all_ms(gate))
+            learn_part(self._cost, size, part_ms, size / n * all_ms(gate))
+            doubt_larger(self._cost, size)
         if not self.by_loop:  # which waited between its slices
             self.pace.learn(n, wall_ms)
 

@@ -24,7 +24,7 @@ from umaserve.engine.model.abilities import why_not_plain
 from umaserve.engine.model.loaded import Loaded, Setup
 from umaserve.engine.samplers.first_token import FirstToken, FirstTokens
 from umaserve.models.needs import available_bytes
-from umaserve.policy.cost.model import CostModel, doubt_larger, learn_part
+from umaserve.policy.cost.model import CostModel
 from umaserve.wire import memory_order
 from umaserve.wire import messages as m
 from umaserve.wire import table as t
@@ -94,14 +94,8 @@ class PrefillWorker:
                 self._stack = ChunkStack(self.orders.gate, loaded.library)
         self.orders.alive[0] = 1
         self._thread = PrefillThread(
-            self._setup, self._x, self._wake_read, threads, self._piece_most, self._chunk_took,
-            sampler,
-        )  # fmt: skip
-
-    def _chunk_took(self, tokens: int, longest_ms: float, all_ms: float) -> None:
-        """From the worker's thread: what the parts of a chunk between the ticks took."""
-        learn_part(self._cost, tokens, longest_ms, all_ms)
-        doubt_larger(self._cost, tokens)
+            self._setup, self._x, self._wake_read, threads, self._piece_most, self._cost, sampler
+        )
 
     @property
     def sliced(self) -> bool:
@@ -139,7 +133,7 @@ class PrefillWorker:
         it is.  Of a row that the engine computed itself for a while, the worker gets what it asked
         for.
         """
-        x, table, orders = self._x, self._table, self.orders
+        x, table, orders, n_ctx = self._x, self._table, self.orders, self._loaded.n_ctx
         moved = self._hand_over(most)
         landed = taken = 0
         while taken < most and x.finished:
@@ -148,7 +142,7 @@ class PrefillWorker:
             if self._runs(slot, piece.serial, piece.epoch):
                 if table.n_past[slot] != piece.p0:
                     orders.epoch[slot] += 1  # those after it do not fit either
-                elif piece.p1 >= table.n_tokens[slot] or not self._has_cells(tokens):
+                elif piece.p1 >= table.n_tokens[slot] or cells_used(table) + tokens > n_ctx:
                     break  # its first token comes before its last cell
                 else:
                     taken += 1
@@ -230,9 +224,6 @@ class PrefillWorker:
         return bool(
             self._table.state[slot] == t.RUNNING and self._x.is_current(slot, serial, epoch)
         )
-
-    def _has_cells(self, tokens: int) -> bool:
-        return cells_used(self._table) + tokens <= self._loaded.n_ctx
 
     def _hand_over(self, most: int) -> bool:
         """Give the worker what the engine computed of prompts that it asked for."""

@@ -18,45 +18,27 @@ from .shelf import Shelf
 
 
 class DiskTexts:
-    """For the loop's thread.  ``shelf`` of None: nothing is kept on disk."""
+    """For the loop's thread.  Nothing is kept on disk unless that ``is_on``."""
 
     def __init__(self, setup: Setup, store: PrefixStore, is_on: bool) -> None:
         self._control, self._store = setup.control, store
-        self.shelf = _open_shelf(setup) if is_on else None
+        self.shelf = _open_shelf(setup) if is_on else Shelf(None)
         self._told = False
-        if self.shelf is not None:
-            self.shelf.start()
+        self.shelf.start()
 
     def tell_problem(self) -> None:
         """Tell a person, once, why nothing can be written."""
-        if self.shelf is not None and self.shelf.problem and not self._told:
+        if self.shelf.problem and not self._told:
             self._told = True
             self._control.send(m.Log("warn", self.shelf.problem))
 
-    @property
-    def bytes_read(self) -> int:
-        """Bytes read from disk for these texts."""
-        return self.shelf.bytes_read if self.shelf is not None else 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the disk takes no more entries for now."""
-        return self.shelf is not None and self.shelf.is_full
-
-    @property
-    def has_news(self) -> bool:
-        """Whether `take` has something to do."""
-        return self.shelf is not None and self.shelf.has_news
-
     def put(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:
         """Write an entry when there is time; ``tokens`` (int32) are all up to its last."""
-        if self.shelf is not None and m.ALONE not in domain:
-            self.shelf.put(entry, domain, tokens.copy())
+        if m.ALONE not in domain:
+            self.shelf.put(entry, domain, tokens)
 
     def fetch(self, parts: Iterable[Part], domain: str) -> None:
         """Read what parts of a text have on disk alone."""
-        if self.shelf is None:
-            return
         needed = [(part.entry, domain) for part in parts]
         needed += [(part.mark, MARK + domain) for part in parts if part.mark is not None]
         wanted = [each for each in needed if not each[0].data.size and not each[0].comes]
@@ -66,8 +48,6 @@ class DiskTexts:
 
     def take(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
-        if self.shelf is None:
-            return
         for kept in self.shelf.take_found():
             entry = self._store.find(kept.domain, kept.tokens, kept.p0, kept.cost_ms)
             if entry is not None:
@@ -81,21 +61,20 @@ class DiskTexts:
 
     def clear(self) -> None:
         """Remove all files, and what is on its way: nothing of it comes back."""
-        if self.shelf is not None:
-            self.shelf.forget()
+        self.shelf.forget()
 
 
-def _open_shelf(setup: Setup) -> Shelf | None:
-    """Return the place on disk for texts, or None where there is none."""
+def _open_shelf(setup: Setup) -> Shelf:
+    """Return the place on disk for texts, without a folder where there is none."""
     start, control = setup.start, setup.control
     if not (start.cache_dir and start.cache_disk and start.cache_bytes):
-        return None
+        return Shelf(None)
     try:
         folder = disk.folder_of(start.cache_dir, saved_by(start, setup.loaded))
     except OSError as error:
         why = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
         control.send(m.Log("warn", f"texts are not kept on disk: {why}"))
-        return None
+        return Shelf(None)
     return Shelf(folder, start.cache_disk, control.notify)
 
 

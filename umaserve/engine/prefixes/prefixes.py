@@ -219,7 +219,7 @@ class Prefixes:
 
     def keep_later(self, slot: int, ended: Ended) -> None:
         """A row is over whose cells are about to be held as ``ended``: save its rest from these."""
-        if self.domain(slot) is not None and not self._texts.is_alone(slot):
+        if self.domain(slot) is not None and slot not in self._texts.alone:
             text = self._saver.text(slot, ended.tokens.size)
             text.tokens = ended.tokens
             lane, is_dear = int(self._table.lane[slot]), not self._saver.is_cheap
@@ -228,12 +228,12 @@ class Prefixes:
     def save_late(self, wanted: Callable[[], object]) -> None:
         """Save held texts in a pause, until something is ``wanted``."""
         if self.late.rests:
-            self.late.save_all(lambda: wanted() or self.files.is_full)
+            self.late.save_all(lambda: wanted() or self.files.shelf.is_full)
 
     @property
     def is_busy(self) -> bool:
         """Whether `step` has something to do before more than one tick runs."""
-        is_copying = self.files.has_news or self._restorer.parts or self._awaited
+        is_copying = self.files.shelf.has_news or self._restorer.parts or self._awaited
         return bool(is_copying) or self.late.is_due or self._saver.is_busy
 
     def step(self, at_once: bool, may_save: bool) -> list[int]:
@@ -242,7 +242,7 @@ class Prefixes:
         Returns the rows that have what is known of them now.
         """
         self.files.tell_problem()
-        if self.files.has_news:
+        if self.files.shelf.has_news:
             self.files.take()
             self.report.tell()
         self._saver.save_checkpoints(self._awaited)
@@ -267,9 +267,9 @@ class Prefixes:
 
     def close(self) -> None:
         """Write to disk what waits for it."""
-        if self.files.shelf is not None:
+        if self.files.shelf.folder is not None:
             until = time.monotonic() + CLOSE_S
-            self.late.save_all(lambda: time.monotonic() > until or self.files.is_full)
+            self.late.save_all(lambda: time.monotonic() > until or self.files.shelf.is_full)
             self.files.shelf.close()
 
     def check(self) -> None:
@@ -292,7 +292,7 @@ class Prefixes:
         self._awaited.clear()
         self._saver.saved.clear()
         self.late.clear()
-        for slot in self._texts.alone:
+        for slot in list(self._texts.alone):
             self.unpark(slot)
         self.store.clear()
         self.report.tell()

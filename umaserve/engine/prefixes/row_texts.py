@@ -22,7 +22,7 @@ class RowTexts:
         self.domains: dict[int, str] = {}
         self._table = table
         self._leases: dict[int, float] = {}
-        self._alone: set[int] = set()  # rows whose text is for nobody else
+        self.alone: set[int] = set()  # rows whose text is for nobody else
         self._secret = secrets.token_hex(8)  # no client's session has such a name
 
     def arrive(self, slot: int, domain: str | None, session: bool) -> None:
@@ -38,23 +38,14 @@ class RowTexts:
         if slot not in self.domains:
             serial = int(self._table.serial[slot])
             self.domains[slot] = f"{m.ALONE}parked {self._secret} {serial}"
-            self._alone.add(slot)
+            self.alone.add(slot)
 
     def unname(self, slot: int) -> str | None:
         """Take the domain of its own from a row that has one; the caller forgets its texts."""
-        if slot not in self._alone:
+        if slot not in self.alone:
             return None
-        self._alone.discard(slot)
+        self.alone.discard(slot)
         return self.domains.pop(slot)
-
-    def is_alone(self, slot: int) -> bool:
-        """Whether the text is for nobody else."""
-        return slot in self._alone
-
-    @property
-    def alone(self) -> list[int]:
-        """Rows whose text is for nobody else."""
-        return list(self._alone)
 
     def lease(self, slot: int) -> float:
         """How many times its cost a row's text is worth: a session's more, in background less."""

@@ -155,7 +155,7 @@ class Saver:
         table, texts = self._table, self._texts
         return Text(
             texts.domains[slot], table.tokens[slot, :past], int(table.seq[slot]),
-            int(table.n_prompt[slot]), texts.lease(slot), not texts.is_alone(slot),
+            int(table.n_prompt[slot]), texts.lease(slot), slot not in texts.alone,
             int(table.more_cells[slot]),
         )  # fmt: skip
 

@@ -27,11 +27,15 @@ SHRINK_EVERY = 16  # files
 class Shelf:
     """Entries in files below ``folder``, ``most_bytes`` of them.  ``notify`` wakes the loop.
 
-    `start` finds what is there.  ``problem`` says why nothing can be written.
+    Without a folder nothing is kept.  `start` finds what is there.  ``problem`` says why nothing
+    can be written.
     """
 
-    def __init__(self, folder: disk.Folder, most_bytes: int, notify: Callable[[], None]) -> None:
-        self._folder, self._most, self._notify = folder, most_bytes, notify
+    def __init__(
+        self, folder: disk.Folder | None, most_bytes: int = 0,
+        notify: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.folder, self._most, self._notify = folder, most_bytes, notify
         self.problem = ""
         self.bytes_read = 0  # from disk, by this thread
         self._wanted = threading.Condition()
@@ -42,10 +46,13 @@ class Shelf:
         self._closing = False
         self._found: deque[disk.Kept] = deque()
         self._read: deque[tuple[Entry, np.ndarray | None]] = deque()
-        self._thread = threading.Thread(target=self._work, name="shelf", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, args=(folder,), name="shelf", daemon=True
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        if self.folder is not None:
+            self._thread.start()
 
     @property
     def has_news(self) -> bool:
@@ -58,14 +65,15 @@ class Shelf:
         return 2 * self._pending > MOST_PENDING
 
     def put(self, entry: Entry, domain: str, tokens: np.ndarray) -> None:
-        """Write an entry when there is time; ``tokens`` (int32, the thread's from now on) are all
-        up to its last."""
+        """Write an entry when there is time; ``tokens`` (int32, copied) are all up to its last."""
         is_dear = entry.cost_ms <= 0.0 or entry.cost_ms > entry.data.size / READ_BYTES_PER_MS
-        if self.problem or not is_dear or self._pending + entry.data.size > MOST_PENDING:
+        if self.folder is None or self.problem or not is_dear:
+            return
+        if self._pending + entry.data.size > MOST_PENDING:
             return
         with self._wanted:
             self._pending += entry.data.size
-            self._to_write.append((entry, domain, tokens, entry.data))
+            self._to_write.append((entry, domain, tokens.copy(), entry.data))
             self._wanted.notify()
 
     def fetch(self, entries: Iterable[tuple[Entry, disk.Kept]]) -> None:
@@ -92,7 +100,8 @@ class Shelf:
             self._pending = 0
             for each in (self._to_read, self._to_write, self._found, self._read):
                 each.clear()
-        disk.remove_all(self._folder)
+        if self.folder is not None:
+            disk.remove_all(self.folder)
 
     def close(self) -> None:
         """Write what waits, for some seconds at most."""
@@ -102,9 +111,9 @@ class Shelf:
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
 
-    def _work(self) -> None:
+    def _work(self, folder: disk.Folder) -> None:
         stand_back()
-        self._scan()
+        self._scan(folder)
         written = 0
         while True:
             with self._wanted:
@@ -116,22 +125,22 @@ class Shelf:
                 if to_write is not None:
                     self._pending -= to_write[3].size
             if to_read is not None:
-                data = disk.read(self._folder, to_read[1])
+                data = disk.read(folder, to_read[1])
                 self._tell(forgotten, self._read, [(to_read[0], data)])
             elif to_write is not None:
-                self._write(forgotten, *to_write)
+                self._write(folder, forgotten, *to_write)
                 written += 1
                 if written % SHRINK_EVERY == 0:
-                    disk.shrink(self._folder, self._most)
+                    disk.shrink(folder, self._most)
             else:
                 return
 
-    def _scan(self) -> None:
+    def _scan(self, folder: disk.Folder) -> None:
         """Find the entries of earlier daemons."""
         forgotten = self._forgotten
         with contextlib.suppress(OSError):
-            disk.shrink(self._folder, self._most)
-            found = sorted(disk.scan(self._folder), key=lambda kept: kept.p0)
+            disk.shrink(folder, self._most)
+            found = sorted(disk.scan(folder), key=lambda kept: kept.p0)
             self._tell(forgotten, self._found, found)
 
     def _tell(self, forgotten: int, news: deque[Any], what: list[Any]) -> None:
@@ -143,15 +152,16 @@ class Shelf:
         self._notify()
 
     def _write(
-        self, forgotten: int, entry: Entry, domain: str, tokens: np.ndarray, data: np.ndarray
-    ) -> None:
+        self, folder: disk.Folder, forgotten: int, entry: Entry, domain: str, tokens: np.ndarray,
+        data: np.ndarray,
+    ) -> None:  # fmt: skip
         """Write an entry, unless all is ``forgotten`` more often when its file is there."""
         if self.problem or entry.path:
             return
         try:
-            path = disk.write(self._folder, domain, tokens, entry.p0, data, entry.cost_ms)
+            path = disk.write(folder, domain, tokens, entry.p0, data, entry.cost_ms)
         except OSError as error:
-            self.problem = f"texts are not kept on disk: {self._folder.path}: {error.strerror}"
+            self.problem = f"texts are not kept on disk: {folder.path}: {error.strerror}"
             return
         with self._wanted:
             if forgotten == self._forgotten:

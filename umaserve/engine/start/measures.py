@@ -19,10 +19,15 @@ from umaserve.policy.processor.slices import SLICED_CHUNK
 
 from .bandwidth_probe import probe_bandwidth
 from .bare_ticks import BareTicks, depth
-from .first_use import meet_shapes
-from .probe import QUIETER, Prober
+from .probe import LONGEST_MS, QUIETER, Prober
 
 BANDWIDTH_S = 0.05
+# Sizes of ticks that are computed once on an accelerator, where the first of a size is slow.  The
+# driver loads or compiles a kernel when it is first wanted, and buffers grow with the largest tick.
+# The costs of ticks may be known from an earlier start; kernels never are.
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 64)
+PROMPTS = (16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048)
+TIMES = 2  # a graph is kept from its second use on, where the driver keeps graphs
 
 Steps = Iterator[None]
 
@@ -91,3 +96,33 @@ class Measures:
             yield from measure_slices(
                 self._setup.loaded, start, worker.orders.gate, self._cost, self._words
             )
+
+
+def meet_shapes(
+    ticks: BareTicks, n_rows: int, most: int, met: set[tuple[int, int]]
+) -> Iterator[None]:
+    """A tick a step: each of ``ROWS`` up to ``n_rows``, each of ``PROMPTS`` up to ``most`` tokens.
+
+    What is in ``met`` is left out, and what has been computed is added to it, so that the steps may
+    end early.  A prompt that should take more than LONGEST_MS is left out as well.
+    """
+    for rows in ROWS:
+        if rows <= n_rows and (rows, 0) not in met:
+            yield from _meet(ticks, rows, 0, [])
+            met.add((rows, 0))
+    token_ms = 0.0
+    for prompt in PROMPTS:
+        if prompt > most or token_ms * prompt > LONGEST_MS:
+            return
+        if (0, prompt) in met:
+            continue
+        taken: list[float] = []
+        yield from _meet(ticks, 0, prompt, taken)
+        met.add((0, prompt))
+        token_ms = min(taken, default=0.0) / prompt
+
+
+def _meet(ticks: BareTicks, rows: int, prompt: int, taken: list[float]) -> Iterator[None]:
+    for _ in range(TIMES):
+        taken.append(ticks.measure(rows, prompt))
+        yield

@@ -27,36 +27,16 @@ QUICK_MS = 20.0  # ticks below this are repeated: a shape's first ones pay for k
 TIMES, QUICK_TIMES = 2, 8
 BELIEVED = 2  # as often as it takes to believe a shape
 QUIETER = 0.8  # of the time that a tick was measured to take: others ran then
-
-
-def shapes(n_rows: int, most: int, aside: bool) -> Iterator[tuple[int, int, int]]:
-    """(mode, rows, prompt tokens), in order of importance."""
-    yield 0, 1, 0
-    for prompt in (16, 1, 64):
-        yield 0, 0, prompt
-    if aside:
-        yield 1, 1, 0
-    for rows in (2, 8, 4):
-        yield 0, rows, 0
-    for prompt in (1, 8, 16, 4):
-        yield 0, 1, prompt
-    yield 0, 0, 8
-    for rows in (3, 6, 16):
-        yield 0, rows, 0
-    for prompt in (32, 128, 4, 256, 512):
-        yield 0, 0, prompt
-    for prompt in (32, 64, 128, 2, 256):
-        yield 0, 1, prompt
-    if aside:
-        for rows in (2, 8, 4):
-            yield 1, rows, 0
-    for rows in (5, 7, 32, 12, 24):
-        yield 0, rows, 0
-    if n_rows >= 64:
-        yield 0, 64, 0
-    for rows in (4, 8):
-        for prompt in (8, 32, 64):
-            yield 0, rows, prompt
+# (mode, rows, prompt tokens), in order of importance; mode 1: cores compute prompts beside it
+SHAPES = (
+    (0, 1, 0), (0, 0, 16), (0, 0, 1), (0, 0, 64), (1, 1, 0), (0, 2, 0), (0, 8, 0), (0, 4, 0),
+    (0, 1, 1), (0, 1, 8), (0, 1, 16), (0, 1, 4), (0, 0, 8), (0, 3, 0), (0, 6, 0), (0, 16, 0),
+    (0, 0, 32), (0, 0, 128), (0, 0, 4), (0, 0, 256), (0, 0, 512), (0, 1, 32), (0, 1, 64),
+    (0, 1, 128), (0, 1, 2), (0, 1, 256), (1, 2, 0), (1, 8, 0), (1, 4, 0), (0, 5, 0), (0, 7, 0),
+    (0, 32, 0), (0, 12, 0), (0, 24, 0), (0, 64, 0), (0, 4, 8), (0, 4, 32), (0, 4, 64), (0, 8, 8),
+    (0, 8, 32), (0, 8, 64),
+)  # fmt: skip
+PLAIN_SHAPES = tuple(shape for shape in SHAPES if shape[0] == 0)
 
 
 class Prober:
@@ -82,7 +62,7 @@ class Prober:
         most = min(loaded.n_batch, loaded.n_ctx // 2, loaded.n_positions)
         ticks = BareTicks(loaded, self._words)
         try:
-            for mode, rows, prompt in shapes(self._n_rows, most, aside_threads > 0):
+            for mode, rows, prompt in SHAPES if aside_threads else PLAIN_SHAPES:
                 if self._is_wanted(mode, rows, prompt, most, seconds):
                     ticks.threads(*loaded.threads(aside_threads if mode else 0))
                     yield from self._learn(ticks, mode, rows, prompt)

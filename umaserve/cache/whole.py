@@ -57,14 +57,15 @@ class WholeTexts(Store):
 
     def match(self, domain: str, tokens: np.ndarray) -> list[Part]:
         """The longest beginning of ``tokens`` (int32) that can be restored, as the only part."""
-        best: Part | None = None
+        found: list[Part] = []
         marks = [mark for mark in self._of(domain, True) if _begins(mark, tokens)]
         for entry in self._of(domain, False):
             same = common(entry.tokens, tokens)
             part = Part(entry, entry.p1) if same == entry.p1 else _marked(entry, same, marks)
-            if part is not None and (best is None or _better(part, best)):
-                best = part
-        return [] if best is None else [best]
+            if part is not None:
+                found.append(part)
+        # the most, or as much by copying less
+        return sorted(found, key=lambda part: (-part.end, part.entry.p1))[:1]
 
     def usable(self, domain: str, tokens: np.ndarray) -> int:
         """Return the number of ``tokens`` (int32) before the last state or mark; 0 = none."""
@@ -143,11 +144,6 @@ def _marked(entry: Entry, same: int, marks: list[Entry]) -> Part | None:
         return None
     longest = max(fitting, key=lambda mark: mark.p1)
     return Part(entry, longest.p1, longest)
-
-
-def _better(part: Part, other: Part) -> bool:
-    """Return whether more is restored with ``part``, or as much by copying less."""
-    return (part.end, -part.entry.p1) > (other.end, -other.entry.p1)
 
 
 def _begins(entry: Entry, tokens: np.ndarray) -> bool:

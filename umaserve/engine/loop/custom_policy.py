@@ -26,11 +26,7 @@ class CustomPolicy:
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._function = setup, find_policy(setup.start.policy)
-        self._warned = False
-
-    @property
-    def is_on(self) -> bool:
-        return self._function is not None
+        self.is_on, self._warned = self._function is not None, False
 
     def plan(self, loop: Loop, n_ticks: int) -> int:
         """Return the entries of its plan, or -1: a plan that cannot be computed is left to ours."""

@@ -180,9 +180,9 @@ class PrefillThread:
         for prompt in list(self._prompts.values()):
             if self._is_over(prompt):
                 self._drop(prompt)
-        return any(self._advance(slot, wanted) for slot in wanted)
+        return any(map(self._advance, wanted))
 
-    def _advance(self, slot: int, wanted: list[int]) -> bool:
+    def _advance(self, slot: int) -> bool:
         """Do the next thing for a wanted slot, if there is one."""
         table, orders = self._x.table, self._x.orders
         serial, n_past = int(table.serial[slot]), int(table.n_past[slot])

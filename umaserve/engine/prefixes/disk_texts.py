@@ -44,7 +44,10 @@ class DiskTexts:
         wanted = [each for each in needed if not each[0].data.size and not each[0].comes]
         for entry, _ in wanted:
             entry.comes = True
-        self.shelf.fetch((entry, kept_as(entry, name)) for entry, name in wanted)
+        self.shelf.fetch(
+            (each, disk.Kept(each.path, name, text_of(each), each.p0, each.n_bytes, each.cost_ms))
+            for each, name in wanted
+        )
 
     def take(self) -> None:
         """Take over entries read, written, found or lost on disk since the last time."""
@@ -76,8 +79,3 @@ def _open_shelf(setup: Setup) -> Shelf:
         control.send(m.Log("warn", f"texts are not kept on disk: {why}"))
         return Shelf(None)
     return Shelf(folder, start.cache_disk, control.notify)
-
-
-def kept_as(entry: Entry, domain: str) -> disk.Kept:
-    """Contents that the file of an entry has to hold."""
-    return disk.Kept(entry.path, domain, text_of(entry), entry.p0, entry.n_bytes, entry.cost_ms)

@@ -6,8 +6,6 @@ the prefix cache.  What libllama says by itself, position by position where it t
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from umaserve.engine.cells.accounting import cells_used
@@ -19,7 +17,7 @@ from umaserve.wire import table as t
 from .prefixes import Prefixes
 
 HOLDING = (t.RUNNING, t.WAITING, t.FULL)  # states of rows that may have a sequence
-CHECKS = "UMA_CHECK_CELLS"  # in the environment: an engine that is idle checks
+CHECKS = "UMA_CHECK_CELLS"  # "1" in the environment: an engine that is idle checks
 
 
 def check(
@@ -48,11 +46,6 @@ def check(
     sequences.check(counted, set(seqs))
     prefixes.check()
     return used
-
-
-def is_wanted() -> bool:
-    """Whether the environment asks for it."""
-    return os.environ.get(CHECKS, "") == "1"
 
 
 def _cells(loaded: Loaded, seq: int, plain: bool) -> int:

@@ -97,7 +97,8 @@ class Trials:
         table = self._table
         accused = [slot for slot in self._accused if table.state[slot] == t.RUNNING]
         self._accused = []
-        guilty = [slot for slot in accused if slot == self._on_trial or self._has_had_enough(slot)]
+        brought = {slot: self._fruitless.get(int(table.serial[slot]), 0) for slot in accused}
+        guilty = [s for s in accused if s == self._on_trial or brought[s] >= MOST_TRIALS]
         if guilty:
             self._seats.fail(guilty, "E_RUNTIME_001", WHY)
         running = np.flatnonzero(table.state == t.RUNNING).tolist()
@@ -110,9 +111,6 @@ class Trials:
             self._suspects = [(slot, int(table.serial[slot])) for slot in running]
             self._brought = [int(table.serial[slot]) for slot in accused if slot in running]
         self._on_trial = -1
-
-    def _has_had_enough(self, slot: int) -> bool:
-        return self._fruitless.get(int(self._table.serial[slot]), 0) >= MOST_TRIALS
 
     def _empty_memory(self, running: list[int]) -> None:
         """Leave nothing in any memory; rows that run are computed again."""

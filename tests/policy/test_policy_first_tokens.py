@@ -156,3 +156,21 @@ def test_a_short_prompt_gets_a_tick_of_its_own_where_the_streams_are_delayed_no_
     plan, entries = plan_of(state, told("gpu-dense"), cost)
     assert fed(plan, entries) == ({5: tokens} if times > 1.0 else {0: 1, 1: 1, 5: tokens})
     assert plan.info.interactive_rows == (0 if times > 1.0 else rows)
+
+
+@pytest.mark.parametrize("tokens", [25, 200])
+@pytest.mark.parametrize(("noticed", "aside"), [(0.9, False), (1.1, True)])
+def test_a_prompt_of_which_no_reader_notices_the_tick_is_not_computed_aside(tokens, noticed, aside):
+    """``noticed``: ms that the prompt takes, over the pace of readers."""
+    name, state, memory = "cpu-2core-0.5b", empty(), Memory.fresh(N)
+    put(state, 0, 0, 100, 99, credit=2.5)
+    put(state, 5, 0, tokens, 0)
+    pace = predict(known(name), 0, 0, tokens, 0) / noticed
+    knobs = told(name, reading_ms=pace)
+    plan, entries = plan_of(state, knobs, known(name), memory=memory)
+    assert (plan.aside[0] == 5) == aside
+    assert (5 in fed(plan, entries)) == (not aside)
+    if aside:  # it ends where it was begun
+        state.aside[5], state.n_past[5] = 1, tokens - 2
+        plan, _ = plan_of(state, knobs, known(name), memory=memory)
+        assert plan.aside[0] == 5

@@ -18,6 +18,7 @@ from umaserve.policy.base import (
     KIND_PROMPT,
     LANES,
 )
+from umaserve.policy.cost.prediction import predict
 from umaserve.policy.latency_guard import noise, strictest_cap
 from umaserve.policy.prompts import sooner
 
@@ -34,7 +35,7 @@ def offload(state, knobs, cost, memory, plan):
     """
     plan.aside[0] = -1
     if knobs.can_aside and knobs.features & ASIDE and _worth(state, knobs, cost, memory):
-        return list_prompts(state, memory, plan, True)
+        return list_prompts(state, knobs, cost, memory, plan, True)
     take_back(state, knobs, memory)
     return 0
 
@@ -81,8 +82,12 @@ def _worth(state, knobs, cost, memory):
 
 
 @njit(**INNER)
-def list_prompts(state, memory, plan, interactive):
-    """Fill ``plan.aside``; new ``interactive`` ones only if told.  Returns 1 if there are any."""
+def list_prompts(state, knobs, cost, memory, plan, interactive):
+    """Fill ``plan.aside``; new ``interactive`` ones only if told.  Returns 1 if there are any.
+
+    An interactive prompt of which no reader notices the tick is left to the ticks.  Aside it would
+    wait for a chunk that runs, and for fewer cores.
+    """
     found = memory.found
     count = 0
     for s in range(memory.kind.shape[0]):
@@ -90,7 +95,8 @@ def list_prompts(state, memory, plan, interactive):
             continue
         if state.aside[s] < 0:
             continue  # the worker cannot
-        if memory.kind[s] == KIND_PROMPT and not interactive:
+        left_alone = not interactive or _unnoticed(state, knobs, cost, memory, s)
+        if memory.kind[s] == KIND_PROMPT and left_alone:
             continue
         if memory.kind[s] != KIND_ASIDE:
             found[memory.kind[s]] -= 1
@@ -104,6 +110,13 @@ def list_prompts(state, memory, plan, interactive):
         count += 1
     plan.aside[count] = -1
     return 1 if count else 0
+
+
+@njit(**INNER)
+def _unnoticed(state, knobs, cost, memory, s):
+    """Whether the rest of a prompt takes no longer than a reader's time between tokens."""
+    left = state.n_tokens[s] - state.n_past[s]
+    return 0.0 < predict(cost, 0, 0, left, memory.past[KIND_PROMPT]) <= knobs.reading_ms
 
 
 @njit(**INNER)

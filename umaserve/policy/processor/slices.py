@@ -54,7 +54,7 @@ def slices(state, tick, knobs, cost, memory, plan):
     if found[KIND_DECODE] and found[KIND_BACK_PROMPT] and knobs.features & NEEDED == NEEDED:
         chunk = _chunk(state, knobs, cost, memory)
         if _pay(state, knobs, cost, memory, chunk):
-            list_prompts(state, memory, plan, False)
+            list_prompts(state, knobs, cost, memory, plan, False)
             if found[KIND_ASIDE]:
                 plan.info.marks |= FLAG_ASIDE
                 plan.info.chunk_beside = chunk

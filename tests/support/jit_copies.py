@@ -23,10 +23,10 @@ print(jit_cache.jit_cache_dir())
 _COMPILE = """
 from umaserve.jit import cache as jit_cache
 jit_cache.use_jit_cache()
-from numba import from_dtype
-from umaserve.engine.prefill.gate import GATE, _now
-_now.compile((from_dtype(GATE),))
-stats = _now.stats
+from numba import from_dtype, int64
+from umaserve.engine.prefill.gate import GATE, _expected
+_expected.compile((from_dtype(GATE), int64))
+stats = _expected.stats
 print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), stats.cache_path)
 """
 

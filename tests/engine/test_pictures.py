@@ -418,8 +418,8 @@ def test_the_answers_are_those_of_llama_server(tmp_path: Path, shape: str, kind:
                 theirs.append(steps_of(completed(port, text, given, **RAW)))
         finally:
             server.kill()
-    for mine, other in zip(ours, theirs, strict=True):
-        check_alike(mine, other)
+    compared = [check_alike(mine, other) for mine, other in zip(ours, theirs, strict=True)]
+    assert min(compared) > 0 and sum(compared) > 12 * len(compared), compared
 
 
 Steps = list[dict[str, Any]]
@@ -444,16 +444,19 @@ def is_text(data: bytes) -> bool:
         return False
 
 
-def check_alike(mine: Steps, other: Steps) -> None:
-    """Greedy tokens are the same up to a near tie, which other sizes of chunks may decide."""
-    assert min(len(mine), len(other)) > 2
+def check_alike(mine: Steps, other: Steps) -> int:
+    """Greedy tokens are the same up to a near tie, which other sizes of chunks may decide.
+
+    Return how many were compared.
+    """
     for n, (one, two) in enumerate(zip(mine, other, strict=False)):
         if one["id"] != two["id"]:
             likely = {each["id"]: each["logprob"] for each in one["top_logprobs"]}
             assert two["id"] in likely, (n, one, two)
             behind = likely[one["id"]] - likely[two["id"]]
             assert behind <= NEAR_TIE, (n, behind)
-            return
+            return n + 1
+    return min(len(mine), len(other))
 
 
 def _is_up(port: int) -> bool:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +41,16 @@ TASKS = Path("/proc/self/task")
 def n_tasks() -> int:
     """Threads of this process, libgomp's among them."""
     return len(list(TASKS.iterdir()))
+
+
+def tasks_at_rest() -> int:
+    """`n_tasks` once it has stayed the same for half a second: earlier tests' threads end first."""
+    seen, since = n_tasks(), time.monotonic()
+    while time.monotonic() - since < 0.5:
+        time.sleep(0.01)
+        if n_tasks() != seen:
+            seen, since = n_tasks(), time.monotonic()
+    return seen
 
 
 @pytest.fixture(scope="module")
@@ -104,52 +115,50 @@ def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: lis
 @pytest.mark.skipif(not TASKS.exists(), reason="threads are counted in /proc")
 def test_no_team_of_threads_outlives_the_prompts(model: llama.Model, text: list[int]) -> None:
     """A second team that only sleeps makes every tick slower."""
-    before = n_tasks()
-    rig = Rig(model, threads=3)
-    most = 0
-
-    def look() -> bool:
-        nonlocal most
-        most = max(most, n_tasks())
-        return int(rig.table.n_past[1]) == 1499
-
-    for _ in range(2):
+    before = tasks_at_rest()
+    with closing(Rig(model, threads=3)) as rig:
         most = 0
-        rig.put(1, text[:1500])
-        rig.worker.want([1])
-        rig.until(look, land=1)
-        assert most >= before + 4  # the waiting thread, and three that compute
-        rig.until(lambda: n_tasks() <= before + 1)
-        rig.end(1)
-    rig.close()
+
+        def look() -> bool:
+            nonlocal most
+            most = max(most, n_tasks())
+            return int(rig.table.n_past[1]) == 1499
+
+        for _ in range(2):
+            most = 0
+            rig.put(1, text[:1500])
+            rig.worker.want([1])
+            rig.until(look, land=1)
+            assert most >= before + 4  # the waiting thread, and three that compute
+            rig.until(lambda: n_tasks() <= before + 1)
+            rig.end(1)
 
 
 @pytest.mark.skipif(not TASKS.exists(), reason="threads are counted in /proc")
 def test_the_team_ends_where_the_loop_computes(model: llama.Model, text: list[int]) -> None:
-    before = n_tasks()
-    rig = Rig(model, threads=3)
-    orders, slot = rig.worker.orders, 1
-    native = Native.of(model.library, rig.context.pointer, rig.batch.struct, -1, [])
-    rig.put(slot, text[:1500])
-    rig.worker.want([slot])
-    rig.until(lambda: rig.table.n_past[slot] > 0, land=1)
-    assert n_tasks() >= before + 4
-    orders.gate.by_loop = 1
-    tasks = 0
+    before = tasks_at_rest()
+    with closing(Rig(model, threads=3)) as rig:
+        orders, slot = rig.worker.orders, 1
+        native = Native.of(model.library, rig.context.pointer, rig.batch.struct, -1, [])
+        rig.put(slot, text[:1500])
+        rig.worker.want([slot])
+        rig.until(lambda: rig.table.n_past[slot] > 0, land=1)
+        rig.until(lambda: n_tasks() >= before + 4, land=1)
+        orders.gate.by_loop = 1
+        tasks = 0
 
-    def handed() -> bool:
-        if orders.gate.owner == gate.HANDED:
-            return True
-        orders.grant[0] = CHUNK  # as the loop does with each tick
-        rig.worker._x.wake_worker()
-        return False
+        def handed() -> bool:
+            if orders.gate.owner == gate.HANDED:
+                return True
+            orders.grant[0] = CHUNK  # as the loop does with each tick
+            rig.worker._x.wake_worker()
+            return False
 
-    for _ in range(3):
-        rig.until(handed, land=1)
-        tasks = n_tasks()
-        run_parts(orders.gate, native, 1 << 62, orders.wake_fd)
-    assert tasks <= before + 2  # those that wait for the loop and for orders
-    rig.close()
+        for _ in range(3):
+            rig.until(handed, land=1)
+            tasks = n_tasks()
+            run_parts(orders.gate, native, 1 << 62, orders.wake_fd)
+        assert tasks <= before + 2  # those that wait for the loop and for orders
 
 
 def test_prompts_are_the_engines_where_no_thread_starts(
@@ -158,14 +167,13 @@ def test_prompts_are_the_engines_where_no_thread_starts(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    rig = Rig(model)
-    rig.until(lambda: sum(each.name == "prefill" for each in threading.enumerate()) == 1)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    rig.put(1, text[:100])
-    rig.worker.want([1])
-    rig.until(lambda: not rig.worker.alive)
-    assert "can't start new thread" in rig.worker.take_log()[0].text
-    rig.close()
+    with closing(Rig(model)) as rig:
+        rig.until(lambda: sum(each.name == "prefill" for each in threading.enumerate()) == 1)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        rig.put(1, text[:100])
+        rig.worker.want([1])
+        rig.until(lambda: not rig.worker.alive)
+        assert "can't start new thread" in rig.worker.take_log()[0].text
 
 
 def test_pieces_come_in_order_and_leave_the_last_token(rig: Rig, text: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -14,7 +15,7 @@ ROOM, MEMORY = "room", "memory"  # why an entry went: others came, or the machin
 NOBODY = np.empty(0, np.int32)
 
 
-class Store:
+class Store(ABC):
     """Base of the stores; texts of different domains are never matched.
 
     ``most_bytes`` may be changed at any time; a call of `shrink` has to follow.  A store evicts the
@@ -113,9 +114,9 @@ class Store:
             is_root = parent.parent is None
             assert entry.p0 == 0 if is_root else parent.p0 < entry.p0 <= parent.p1
 
+    @abstractmethod
     def _key(self, entry: Entry) -> Key:
-        """Return what tells an entry from others of its parent."""
-        raise NotImplementedError
+        """Return the key of an entry among the children of its parent."""
 
     def _keep(self, entry: Entry) -> Entry | None:
         """Add an entry, whose worth is known, to its parent; None where there is no room."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from umaserve.system.own_file import read_own, write_own
+import os
+
+from umaserve.system.own_file import read_own
 from umaserve.system.private_folder import make_private, why_shared
 from umaserve.system.state_folder import OWN_STATE, state_folder
 
@@ -25,4 +27,8 @@ def choose(reference: str) -> None:
     """Keep it.  Raises ``OSError``."""
     folder = state_folder()
     make_private(folder, OWN_STATE)
-    write_own(folder / _FILE, f"{reference}\n".encode())
+    temporary = folder / f".{_FILE}-{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)  # whatever the umask
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(reference + "\n")
+    os.replace(temporary, folder / _FILE)

@@ -13,7 +13,6 @@ import select
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,33 +32,13 @@ from umaserve.wire import table as t
 from .chunk_pace import CHUNKS, Pace, counted, even_share
 from .chunk_stack import hand_over
 from .gate import DONE, HANDED, THREAD, all_ms, begin_chunk, hang, longest_ms
+from .held_prompt import HeldPrompt
 from .orders import BACKLOG, Exchange, Request, is_set
 from .second_context import open_second
 
 FEWEST_CELLS = 1024  # of the second KV cache; it doubles until the prompt at hand fits
 IDLE_S = 60.0  # without a prompt, after which the second context goes
 LINGER_S = 0.05  # without an order, after which the thread that follows orders ends
-
-
-@dataclass(slots=True)
-class HeldPrompt:
-    """A prompt in the worker's context: it holds [0, past), of which [0, exported) has left.
-
-    [0, end) is computed here: all tokens but the last, whose logits the engine needs.  It is all of
-    them where the first token is sampled here, which is done once.
-    """
-
-    slot: int
-    serial: int
-    life: int
-    epoch: int
-    seq: int
-    end: int = 0
-    past: int = 0
-    exported: int = 0
-    asked: bool = False  # for what the engine computed, and not there yet
-    sampled: bool = False
-    strictly: bool = False  # no chunk larger than asked for: one took too long
 
 
 class Chunk(NamedTuple):

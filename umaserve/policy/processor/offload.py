@@ -85,8 +85,8 @@ def _worth(state, knobs, cost, memory):
 def list_prompts(state, knobs, cost, memory, plan, interactive):
     """Fill ``plan.aside``; new ``interactive`` ones only if told.  Returns 1 if there are any.
 
-    An interactive prompt of which no reader notices the tick is left to the ticks.  Aside it would
-    wait for a chunk that runs, and for fewer cores.
+    An interactive prompt whose tick no reader notices is left to the ticks.  Aside it would wait
+    for the chunk that runs there, and would have fewer cores.
     """
     found = memory.found
     count = 0
@@ -95,8 +95,9 @@ def list_prompts(state, knobs, cost, memory, plan, interactive):
             continue
         if state.aside[s] < 0:
             continue  # the worker cannot
-        left_alone = not interactive or _unnoticed(state, knobs, cost, memory, s)
-        if memory.kind[s] == KIND_PROMPT and left_alone:
+        if memory.kind[s] == KIND_PROMPT and (
+            not interactive or _unnoticed(state, knobs, cost, memory, s)
+        ):
             continue
         if memory.kind[s] != KIND_ASIDE:
             found[memory.kind[s]] -= 1

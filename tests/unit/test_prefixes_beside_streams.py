@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from umaserve.cache.next_turn import Ended, NextTurns
+from umaserve.engine.prefixes import late_texts
 from umaserve.engine.prefixes.late_texts import Late, LateTexts, Text
 from umaserve.engine.prefixes.saving import Saver
 from umaserve.policy.cost.model import CostModel, learn
@@ -32,7 +33,7 @@ def test_a_text_is_saved_where_it_delays_no_stream(
         n_past=np.array([500]), state=np.array([t.RUNNING]), isolate=np.array([0]),
         lane=np.array([lane]),
     )  # fmt: skip
-    copies = SimpleNamespace(restore_ms=lambda tokens: copy_ms, cuts=True, step=100)
+    copies = SimpleNamespace(step_ms=copy_ms, cuts=True, step=100)
     texts = SimpleNamespace(domains={0: "a"})
     cost = CostModel.unknown()
     for _ in range(20):
@@ -48,16 +49,17 @@ def test_a_text_is_saved_where_it_delays_no_stream(
 
 
 def late_text(
-    held: NextTurns, saved: list[int], in_background: bool = False, is_dear: bool = False
-) -> LateTexts:
+    held: NextTurns, saved: list[int], in_background: bool = False, is_dear: bool = False,
+    save_ms: float = 0.0,
+) -> LateTexts:  # fmt: skip
     """Return late texts with one of 600 tokens, which sequence 1 holds."""
     tokens = np.arange(600, dtype=np.int32)
     ended = Ended("a", 0, tokens, 600, 0.0)
     held.hold(1, ended)
-    late = LateTexts(held, lambda text: saved.append(text.seq) or 600)  # type: ignore[func-returns-value]
+    late = LateTexts(held, lambda text: saved.append(text.seq) or 600, lambda text: save_ms)  # type: ignore[func-returns-value]
     text = Text("a", tokens, 1, 600, 1.0, is_shared=True)
     late.put(Late(ended, text, in_background, is_dear))
-    late._looked_s = 0.0
+    late._next_s = 0.0
     return late
 
 
@@ -71,6 +73,35 @@ def test_a_look_that_may_save_nothing_is_a_look_all_the_same() -> None:
     held.drop(1)  # its next turn has come
     late.step(saves=False)
     assert not late.is_left
+
+
+@pytest.mark.parametrize("save_ms", [99.0, 101.0])
+def test_a_copy_that_readers_would_mind_waits_for_a_pause(save_ms: float) -> None:
+    saved: list[int] = []
+    late = late_text(NextTurns(), saved, save_ms=save_ms)
+    late.step(background=False)
+    assert bool(saved) == (save_ms < 100.0)
+    late.save_all()
+    assert saved == [1] and not late.is_left
+
+
+def test_copies_beside_streams_take_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(late_texts.time, "monotonic", lambda: now_s)
+
+    def save(text: Text) -> int:
+        nonlocal now_s
+        now_s += 0.08
+        return 100
+
+    held = NextTurns()
+    late = late_text(held, [])
+    late._save = save
+    late.step(background=False)
+    now_s += 0.79
+    assert not late.is_due
+    now_s += 0.02
+    assert late.is_due
 
 
 @pytest.mark.parametrize(

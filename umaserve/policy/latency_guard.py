@@ -23,7 +23,7 @@ from umaserve.jit.compiled import INNER, njit
 from .base import ERROR_BUDGET, FLAG_GUARDED, KIND_DECODE
 from .cost.model import learn_tail, row_class
 from .cost.prediction import is_known
-from .pace import FAR_MS, PLANNED, is_hurried, longest_ms, mean_ms, note_gap, shared_ms
+from .pace import FAR_MS, is_hurried, longest_ms, mean_ms, note_gap, shared_ms
 
 # On an accelerator this share of what the cap leaves is planned for: predictions are not exact, and
 # its ticks hardly vary.
@@ -53,8 +53,11 @@ class Allowance(NamedTuple):
 
 
 @njit(**INNER)
-def allowance(state, tick, knobs, cost, memory, plan, mode):
-    """Return the `Allowance` of a tick of streams, and note the baseline in the plan."""
+def allowance(state, tick, knobs, cost, memory, plan, mode, graph):
+    """Return the `Allowance` of a tick of streams, and note the baseline in the plan.
+
+    ``graph``: tokens that libllama computes at once.
+    """
     n = memory.found[KIND_DECODE]
     base = memory.round_ms[0, n]
     usual = noise(memory, cost, 0, n)
@@ -67,8 +70,9 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
     shared = shared_ms(state, memory, base)
     pace = FAR_MS
     for i in range(n):
-        pace = min(pace, PLANNED * mean_ms(state, knobs, memory.order[i], base, shared))
-    longest = memory.kept.longest_ms = longest_ms(knobs, cost, memory, base, pace)
+        pace = min(pace, mean_ms(state, knobs, memory.order[i], base, shared))
+    worthwhile, longest = longest_ms(knobs, cost, memory, base, pace, graph)
+    memory.kept.longest_ms = worthwhile
     group, alone = memory.group[mode], memory.alone_ms[mode]
     cap_ms, pace_ms, short_ms, late_ms, credit = FAR_MS, FAR_MS, FAR_MS, FAR_MS, FAR_MS
     need, served, hurried = 0.0, 0, is_hurried(state, tick, memory)
@@ -82,13 +86,13 @@ def allowance(state, tick, knobs, cost, memory, plan, mode):
         if memory.due_ns[s]:
             since = max((tick.now_ns - memory.due_ns[s]) / 1e6, 0.0)
         gap = _gap_ms(state, knobs, memory, s, base)
-        mean = PLANNED * mean_ms(state, knobs, s, base, shared)
+        mean = mean_ms(state, knobs, s, base, shared)
         late = note_gap(state, memory, s, mean, longest)
         cap_ms = min(cap_ms, gap - since - need)
         on_time = late <= 0.0
         pace_ms = min(pace_ms, (longest if on_time or hurried else gap) - since - need)
         short_ms = min(short_ms, (longest if late <= LATE * longest else gap) - since - need)
-        late_ms = min(late_ms, (max(longest, mean, gap) if on_time else gap) - since - need)
+        late_ms = min(late_ms, (max(worthwhile, mean, gap) if on_time else gap) - since - need)
         credit = min(credit, state.credit[s])
     if not knobs.features & ERROR_BUDGET:
         late_ms = cap_ms

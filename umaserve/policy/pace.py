@@ -19,7 +19,12 @@ FAR_MS = 1e12
 # take.  A longer one has to reach the next share only.  With 0.7 a prompt that shares a slow
 # machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
 WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, FAR_MS))
-PLANNED = 0.95  # of the pace: predictions are not exact
+# Ms that a chunk of a whole graph may take: it has most prompt tokens for each tick that follows.
+WHOLE_MS = 60.0
+OF_ROWS = 16  # a part of a graph that such a chunk leaves to streams, so that both are one graph
+# Of the pace: predictions are not exact.  On an accelerator the two ticks after a chunk capture
+# their graphs anew, and take longer than predicted.
+PLANNED, PLANNED_FAST = 0.95, 0.9
 
 
 @njit(**INNER)
@@ -44,23 +49,34 @@ def _weight(state, memory, kind):
 
 @njit(**INNER)
 def mean_ms(state, knobs, s, base_ms, shared):
-    """Mean ms between tokens of the stream ``s`` while a prompt waits; ``shared``: `shared_ms`."""
+    """Mean ms between tokens of the stream ``s`` to plan for, while a prompt waits.
+
+    ``shared``: `shared_ms`.
+    """
     cap = state.cap[s] if state.cap[s] > 0.0 else knobs.latency_cap
     ms = max(max(cap * base_ms, knobs.reading_ms), shared)
     if state.target_tbt_ms[s] > 0.0:
         ms = min(ms, max(state.target_tbt_ms[s], base_ms))
-    return ms
+    return ms * (PLANNED_FAST if knobs.overlaps else PLANNED)
 
 
 @njit(**INNER)
-def longest_ms(knobs, cost, memory, base_ms, mean):
-    """Ms that a tick of streams may take with the chunk of a prompt: the smallest worthwhile one.
+def longest_ms(knobs, cost, memory, base_ms, mean, graph):
+    """Ms that a tick of streams may take with a chunk of background, and with one of a prompt.
 
-    ``mean``, the pace of the streams, where no chunk's cost is known.
+    Both are those of the smallest worthwhile chunk.  Where that takes longer than ``mean``, the
+    pace of the streams, ticks without a chunk follow.  Then a prompt that somebody waits for gets
+    most of the tokens that libllama computes at once (``graph``), if they take `WHOLE_MS` at most.
     """
     past = memory.past[KIND_PROMPT]
     chunk = worthwhile_chunk(cost, past, knobs.n_batch)
-    return base_ms + predict(cost, 0, 0, chunk, past) if chunk else mean
+    if chunk == 0:
+        return mean, mean
+    least = longest = base_ms + predict(cost, 0, 0, chunk, past)
+    whole = predict(cost, 0, 0, graph - graph // OF_ROWS, past)
+    if least > mean and whole <= WHOLE_MS:
+        longest = max(least, base_ms + whole)
+    return least, longest
 
 
 @njit(nogil=True, cache=True)

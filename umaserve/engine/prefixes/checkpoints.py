@@ -16,6 +16,7 @@ from umaserve.wire import table as t
 from .copies import WholeStates
 
 SHARE = 0.1  # of the time of computing some tokens, at most, for copying them beside streams
+LAST_SHARE = 0.5  # at a prompt's last stop, where the next turn goes on
 
 
 class Checkpoints:
@@ -69,20 +70,22 @@ class Checkpoints:
             del stops[0]
         table.checkpoint[slot] = stops[0] if stops else 0
 
-    def mark(self, slot: int, domain: str, lease: float) -> bool:
+    def mark(self, slot: int, domain: str, lease: float, is_saved: bool = False) -> bool:
         """Keep what of a row cannot be cut; False where only whole states can be kept.
 
         On an accelerator a mark is left out where its copy takes long beside computing the tokens
-        since the last mark.  At the prompt's last stop, where the next turn goes on, it is made.
+        since the last state or mark.  ``is_saved``: the row's state was saved just now, so the mark
+        only makes room for a longer state.
         """
         if not self._copies.has_marks:
             return False
         table, copies, store = self._table, self._copies, self._copies.texts
         seq, past = int(table.seq[slot]), int(table.n_past[slot])
         tokens = table.tokens[slot, :past]
-        known = store.usable(domain, tokens)
+        known = 0 if is_saved else store.usable(domain, tokens)
         cost_ms = predict(self._cost, 0, 0, past - known, (known + past) / 2)
-        if self._stops.get(slot) and copies.mark_ms(seq) > SHARE * cost_ms:
+        share = SHARE if is_saved or self._stops.get(slot) else LAST_SHARE
+        if copies.mark_ms(seq) > share * cost_ms > 0.0:
             return True
         data = copies.mark(seq)
         entry = None if data is None else store.mark(domain, tokens, data, cost_ms, lease)

@@ -6,6 +6,7 @@ state of a sequence (`WholeStates`).  What is copied lies in ordinary memory and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +26,8 @@ PIECE_BYTES = 8 << 20  # a few ms to copy; on an accelerator twice as many
 FEWEST, MOST = 16, 512  # tokens of a piece
 STRIDE = 512  # tokens after which a state is saved, where only whole ones can be
 CALL_MS, BYTES_PER_MS = 0.008, 4e6  # of an accelerator: to copy from one tensor, and its bytes
+LEAST_BYTES = 1 << 20  # of a copy that says something about the next one
+NEWS = 0.25  # weight of the last copy
 
 
 class Pieces:
@@ -74,9 +77,14 @@ class Pieces:
             return 0.0
         return self._copy_ms(p1 - p0, stretches(p0, p1, n_prompt))
 
-    def restore_ms(self, tokens: int) -> float:
-        """Estimated ms of `restore` of all parts, ``tokens`` together; 0 where it is cheap."""
-        return 0.0 if self._loaded.on_processor else self._copy_ms(tokens, 1)
+    def restore_ms(self, parts: list[Part]) -> float:
+        """Estimated ms of `restore` of all parts of a text; 0 where it is cheap."""
+        return 0.0 if self._loaded.on_processor else self._copy_ms(parts[-1].end, 1)
+
+    @property
+    def step_ms(self) -> float:
+        """Estimated ms of copying ``step`` tokens; 0 where it is cheap."""
+        return 0.0 if self._loaded.on_processor else self._copy_ms(self.step, 1)
 
     def _copy_ms(self, tokens: int, stretches: int) -> float:
         """Cells of an accelerator that lie in so many stretches."""
@@ -87,14 +95,16 @@ class Pieces:
 class WholeStates:
     """All that a sequence holds, at the token that it has got to, or what of it cannot be cut.
 
-    A recurrent memory has nothing that can be cut: of that no marks are made.
+    A recurrent memory has nothing that can be cut: of that no marks are made.  What a copy takes on
+    an accelerator is learned: the cells of a window lie ever more apart.
     """
 
     def __init__(self, loaded: Loaded, most_bytes: int) -> None:
         self.cuts, self.step = False, STRIDE
         self.store = self.texts = WholeTexts(most_bytes)
-        self._context, self._on_processor = loaded.context, loaded.on_processor
-        self._room, self._tensors = room_for(loaded), tensors(loaded)
+        self._context, self._room = loaded.context, room_for(loaded)
+        self._ms_per_byte = 0.0 if loaded.on_processor else 1.0 / BYTES_PER_MS
+        self._per_token = 0.0  # bytes, of the last whole state
         lib, model = loaded.library.lib, loaded.model.pointer
         recurrent = lib.llama_model_is_recurrent(model) and not lib.llama_model_is_hybrid(model)
         self.has_marks = not recurrent
@@ -103,46 +113,59 @@ class WholeStates:
         context = self._context if other is None else other
         if p0 or context.seq_pos_max(seq) != p1 - 1:
             return None
-        size = context.state_seq_size(seq)
-        data = self._room(max(size, 1))
-        return data if size and context.state_seq_get(seq, data) == size else None
+        data = self._copy(context, seq, partial=False)
+        if data is not None:
+            self._per_token = data.size / p1
+        return data
 
     def mark(self, seq: int) -> np.ndarray | None:
         """Copy the state of a sequence that cannot be cut, as it is now; None where that fails."""
-        size = self._context.state_seq_size(seq, partial=True)
-        data = self._room(max(size, 1))
-        done = size and self._context.state_seq_get(seq, data, partial=True) == size
-        return data if done else None
+        return self._copy(self._context, seq, partial=True)
+
+    def _copy(self, context: Context, seq: int, partial: bool) -> np.ndarray | None:
+        size = context.state_seq_size(seq, partial)
+        data, began_s = self._room(max(size, 1)), time.monotonic()
+        if not size or context.state_seq_get(seq, data, partial) != size:
+            return None
+        self.learn(size, 1e3 * (time.monotonic() - began_s))
+        return data
+
+    def learn(self, size: int, ms: float) -> None:
+        """Learn from a copy of ``size`` bytes, where copies are not taken to be cheap."""
+        if self._ms_per_byte and size >= LEAST_BYTES:
+            self._ms_per_byte += NEWS * (ms / size - self._ms_per_byte)
 
     def mark_ms(self, seq: int) -> float:
         """Estimated ms of `mark`; 0 where it is cheap."""
-        if self._on_processor:
-            return 0.0
-        return self._context.state_seq_size(seq, partial=True) / BYTES_PER_MS
+        return self._ms_per_byte and self._ms_per_byte * self._context.state_seq_size(seq, True)
 
     def restore(self, seq: int, part: Part) -> bool:
         """The cells of attention come first: what cannot be cut is replaced, and the rest cut."""
-        context, data = self._context, part.entry.data
+        context, data, began_s = self._context, part.entry.data, time.monotonic()
+        size = int(data.size)
         done = context.state_seq_set(seq, data, data.size) == data.size
         if done and part.mark is not None:
             data = part.mark.data
+            size += int(data.size)
             done = context.state_seq_set(seq, data, data.size, partial=True) == data.size
             done = done and context.seq_rm(seq, part.end)
         if done and context.seq_pos_max(seq) == part.end - 1:
+            self.learn(size, 1e3 * (time.monotonic() - began_s))
             return True
         context.seq_rm(seq)
         return False
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
-        """Estimated ms of `save`, as of `Pieces`; a recurrent state lies together."""
-        if self._on_processor:
-            return 0.0
-        pieces = stretches(p0, p1, n_prompt) if self.has_marks else 1
-        size = self._context.state_seq_size(seq)
-        return CALL_MS * self._tensors * pieces + size / BYTES_PER_MS
+        """Estimated ms of `save`, as of `Pieces`."""
+        return self._ms_per_byte and self._ms_per_byte * self._context.state_seq_size(seq)
 
-    def restore_ms(self, tokens: int) -> float:
-        return 0.0
+    def restore_ms(self, parts: list[Part]) -> float:
+        needed = (each for part in parts for each in (part.entry, part.mark) if each is not None)
+        return self._ms_per_byte * sum(each.data.size for each in needed)
+
+    @property
+    def step_ms(self) -> float:
+        return self._ms_per_byte * self._per_token * self.step
 
 
 def stretches(p0: int, p1: int, n_prompt: int) -> int:

@@ -22,6 +22,8 @@ from umaserve.wire import table as t
 WORTH_A_COPY = 8  # tokens: fewer are computed as soon
 REST_S = 1.0  # without an ended request, before texts are saved in a pause
 EACH_S = 0.25  # between two pieces beside streams: one takes 2 to 20 ms, by how its cells lie
+COPYING = 0.1  # of the time beside streams, at most
+PAUSE_MS = 100.0  # of streams that readers do not mind; longer copies wait for a pause of requests
 
 
 @dataclass(slots=True, eq=False)
@@ -65,13 +67,16 @@ class Late(NamedTuple):
 class LateTexts:
     """For the loop's thread.  ``save`` saves a piece of a text that is not kept yet.
 
-    It returns how many tokens are kept then, 0 where nothing more can be kept.
+    It returns how many tokens are kept then, 0 where nothing more can be kept.  ``save_ms``
+    estimates how long it takes.
     """
 
-    def __init__(self, held: NextTurns, save: Callable[[Text], int]) -> None:
-        self._held, self._save = held, save
+    def __init__(
+        self, held: NextTurns, save: Callable[[Text], int], save_ms: Callable[[Text], float]
+    ) -> None:
+        self._held, self._save, self._save_ms = held, save, save_ms
         self._texts: dict[int, Late] = {}
-        self._looked_s = self._put_s = time.monotonic()
+        self._next_s = self._put_s = time.monotonic()
 
     def put(self, late: Late) -> None:
         """Take a text whose cells are about to be held."""
@@ -86,14 +91,16 @@ class LateTexts:
     def step(self, background: bool = True, saves: bool = True) -> None:
         """Save a piece of the text that has waited longest.
 
-        ``background``: texts of background requests count too.  Without ``saves``, this only
-        forgets texts whose cells are held no longer.
+        ``background``: texts of background requests count too, and those that take over `PAUSE_MS`.
+        Without ``saves``, this only forgets texts whose cells are held no longer.
         """
-        self._looked_s = time.monotonic()
+        began_s = time.monotonic()
         for seq in list(self._texts):
-            if self._is_held(seq) and saves and (background or not self._texts[seq].in_background):
+            if self._is_held(seq) and saves and (background or self._is_light(self._texts[seq])):
                 self._save_piece(seq)
-                return
+                break
+        ended_s = time.monotonic()
+        self._next_s = ended_s + max(EACH_S, (ended_s - began_s) / COPYING)
 
     @property
     def is_left(self) -> bool:
@@ -108,7 +115,7 @@ class LateTexts:
     @property
     def is_due(self) -> bool:
         """Whether it is time for `step` beside streams."""
-        return bool(self._texts) and time.monotonic() >= self._looked_s + EACH_S
+        return bool(self._texts) and time.monotonic() >= self._next_s
 
     def let_go(self, seq: int, beside_streams: bool) -> None:
         """A sequence is held no longer: save the rest of its text, or drop it.
@@ -138,6 +145,10 @@ class LateTexts:
     def clear(self) -> None:
         """Nothing is saved any more."""
         self._texts.clear()
+
+    def _is_light(self, late: Late) -> bool:
+        """Whether a piece may be saved beside streams."""
+        return not late.in_background and self._save_ms(late.text) <= PAUSE_MS
 
     def _is_held(self, seq: int) -> bool:
         if seq in self._texts and self._held.held(seq) is not self._texts[seq].ended:

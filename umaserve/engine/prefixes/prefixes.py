@@ -61,7 +61,7 @@ class Prefixes:
         self._awaited: dict[int, int] = {}  # rows that others wait for: up to which token
         self._saver = Saver(table, cost, copies, self._texts, self.files, self._share)
         self.keep = self._saver.keep
-        self.late = LateTexts(sequences.next_turns, self._saver.save)
+        self.late = LateTexts(sequences.next_turns, self._saver.save, self._saver.save_ms)
         if isinstance(copies, WholeStates):
             self._saver.checkpoints = Checkpoints(loaded, table, cost, copies, self.files.put)
         self._restorer = Restorer(table, sequences, cost, copies, loaded.n_ctx, self._restored)
@@ -184,7 +184,7 @@ class Prefixes:
         ``at_once``, or piece by piece in `step`.  False while pieces are left.
         """
         parts = self._known_and_held(slot)
-        if not parts or not self._restorer.pays(slot, parts[-1].end):
+        if not parts or not self._restorer.pays(slot, parts):
             return True
         self.store.use(parts, self._texts.lease(slot))
         for part in parts:

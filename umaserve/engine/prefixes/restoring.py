@@ -28,16 +28,16 @@ class Restorer:
         self._copies, self._n_ctx, self._on_end = copies, n_ctx, on_end
         self.parts: dict[int, list[Part]] = {}
 
-    def pays(self, slot: int, known: int) -> bool:
-        """Whether copying so many tokens is faster than computing them."""
-        copy_ms = self._copies.restore_ms(known)
+    def pays(self, slot: int, parts: list[Part]) -> bool:
+        """Whether copying these parts of a row is faster than computing their tokens."""
+        copy_ms = self._copies.restore_ms(parts)
         if not copy_ms:
             return True
-        whole = int(self._table.n_tokens[slot])
+        whole, known = int(self._table.n_tokens[slot]), parts[-1].end
         saves_ms = predict(self._cost, 0, 0, whole, whole / 2) - predict(
             self._cost, 0, 0, whole - known, (whole + known) / 2
         )
-        return saves_ms > 0.5 * copy_ms
+        return saves_ms > copy_ms
 
     def begin(self, slot: int, parts: list[Part], at_once: bool) -> None:
         """Restore ``parts`` of a row that has got an empty sequence; ``at_once`` what is there."""

@@ -35,8 +35,7 @@ class Saver:
 
         Else nothing is copied while streams wait: most texts are never asked for again.
         """
-        copies, step = self._copies, self._copies.step
-        copy_ms = copies.restore_ms(step)
+        copy_ms, step = self._copies.step_ms, self._copies.step
         return not copy_ms or copy_ms <= SHARE * predict(self._cost, 0, 0, step, step / 2)
 
     @property
@@ -147,7 +146,7 @@ class Saver:
             return False
         self.saved[slot] = kept
         if self.checkpoints is not None and other is None and kept == self._table.n_past[slot]:
-            self.checkpoints.mark(slot, text.domain, text.lease)
+            self.checkpoints.mark(slot, text.domain, text.lease, is_saved=True)
         return True
 
     def text(self, slot: int, past: int) -> Text:
@@ -159,23 +158,33 @@ class Saver:
             int(table.more_cells[slot]),
         )  # fmt: skip
 
+    def save_ms(self, text: Text) -> float:
+        """Estimated ms of `save`; 0 where it is cheap."""
+        p0, p1 = self._next(text)
+        return self._copies.save_ms(text.seq, p0, p1, text.n_prompt) if p1 > p0 else 0.0
+
+    def _next(self, text: Text) -> tuple[int, int]:
+        """Return the ends of the next piece of a text."""
+        p1 = text.tokens.size
+        if not self._copies.cuts:
+            return 0, p1
+        parts = self._copies.store.match(text.domain, text.tokens)
+        p0 = parts[-1].end if parts else 0
+        return p0, beside_pictures(text.tokens, p0, min(p0 + self._copies.step, p1))
+
     def save(self, text: Text, other: Context | None = None) -> int:
         """Save the next piece of a text; returns the tokens kept, 0 = no more can be kept now."""
-        domain, copies, store = text.domain, self._copies, self._copies.store
-        p0, p1 = 0, text.tokens.size
-        if copies.cuts:
-            parts = store.match(domain, text.tokens)
-            p0 = parts[-1].end if parts else 0
-            p1 = beside_pictures(text.tokens, p0, min(p0 + copies.step, p1))
+        domain, copies = text.domain, self._copies
+        p0, p1 = self._next(text)
         if p1 <= p0:
             return 0
         self._share.look()
         cost_ms = predict(self._cost, 0, 0, text.cells(p0, p1), (p0 + p1) / 2)
         save_ms = 0.0 if other else copies.save_ms(text.seq, p0, p1, text.n_prompt)
-        if 0.0 < cost_ms < save_ms:
+        if 0.0 < cost_ms < 2.0 * save_ms:  # it has to come back as well
             return 0
         data: np.ndarray | None = copies.save(text.seq, p0, p1, other)
-        entry = data is not None and store.add(
+        entry = data is not None and copies.store.add(
             domain, text.tokens[:p1], p0, data, cost_ms, text.lease
         )
         if entry and text.is_shared:

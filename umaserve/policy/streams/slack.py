@@ -49,9 +49,9 @@ def streams_of(knobs, memory, bounds):
 
 
 @njit(**INNER)
-def slack_of(state, tick, knobs, cost, memory, plan, streams):
+def slack_of(state, tick, knobs, cost, memory, plan, streams, graph):
     """Slack that the latency guard allows; without the guard, the rest of the tick budget."""
-    allowed = allowance(state, tick, knobs, cost, memory, plan, streams.mode)
+    allowed = allowance(state, tick, knobs, cost, memory, plan, streams.mode, graph)
     if not streams.guarded:
         ms = max(knobs.tick_budget_ms - streams.ms, 0.0)
         return Slack(ms, ms, ms, 0.0)

@@ -39,7 +39,7 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
     """
     found, since = memory.found, memory.since_ns
     streams = streams_of(knobs, memory, bounds)
-    slack = slack_of(state, tick, knobs, cost, memory, plan, streams)
+    slack = slack_of(state, tick, knobs, cost, memory, plan, streams, bounds.graph)
     if knobs.sliced and found[KIND_ASIDE] and bounds.mode == 0 and found[KIND_PROMPT] == 0:
         ms = grant_slice(tick, cost, memory, plan, slack)
         if ms > 0.0:

@@ -46,7 +46,7 @@ def worthwhile(name: str) -> tuple[int, float]:
     cost = known(name)
     chunk = worthwhile_chunk(cost, 0.0, 2048)
     ms, whole_ms = predict(cost, 0, 0, chunk, 0.0), predict(cost, 0, 0, GRAPH, 0.0)
-    if ms + predict(cost, 0, 1, 0, 500) > 0.9 * 25.0 and ms < whole_ms <= 60.0:
+    if ms < whole_ms <= 60.0:
         return GRAPH, whole_ms
     return chunk, ms
 

@@ -19,11 +19,12 @@ FAR_MS = 1e12
 # take.  A longer one has to reach the next share only.  With 0.7 a prompt that shares a slow
 # machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
 WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, FAR_MS))
-# Ms that a chunk of a whole graph may take: it has most prompt tokens for each tick that follows.
+# Ms that a prompt's chunk of most of a graph may take.  The streams' rows in it cost as much beside
+# a small chunk, and the ticks after it take longer than usual.
 WHOLE_MS = 60.0
 OF_ROWS = 16  # a part of a graph that such a chunk leaves to streams, so that both are one graph
-# Of the pace: predictions are not exact.  On an accelerator the two ticks after a chunk capture
-# their graphs anew, and take longer than predicted.
+# Shares of the pace to plan for: predictions are not exact.  On an accelerator the two ticks after a
+# chunk capture their graphs anew, and take longer than predicted.
 PLANNED, PLANNED_FAST = 0.95, 0.9
 
 
@@ -64,19 +65,17 @@ def mean_ms(state, knobs, s, base_ms, shared):
 def longest_ms(knobs, cost, memory, base_ms, mean, graph):
     """Ms that a tick of streams may take with a chunk of background, and with one of a prompt.
 
-    Both are those of the smallest worthwhile chunk.  Where that takes longer than ``mean``, the
-    pace of the streams, ticks without a chunk follow.  Then a prompt that somebody waits for gets
-    most of the tokens that libllama computes at once (``graph``), if they take `WHOLE_MS` at most.
+    Background has the smallest worthwhile chunk.  A prompt that somebody waits for has most of the
+    tokens that libllama computes at once (``graph``), if they take `WHOLE_MS` at most.  ``mean``,
+    the pace of the streams, where no chunk's cost is known.
     """
     past = memory.past[KIND_PROMPT]
     chunk = worthwhile_chunk(cost, past, knobs.n_batch)
     if chunk == 0:
         return mean, mean
-    least = longest = base_ms + predict(cost, 0, 0, chunk, past)
+    least = predict(cost, 0, 0, chunk, past)
     whole = predict(cost, 0, 0, graph - graph // OF_ROWS, past)
-    if least > mean and whole <= WHOLE_MS:
-        longest = max(least, base_ms + whole)
-    return least, longest
+    return base_ms + least, base_ms + (max(least, whole) if whole <= WHOLE_MS else least)
 
 
 @njit(nogil=True, cache=True)

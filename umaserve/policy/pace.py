@@ -23,7 +23,7 @@ WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, FAR_MS))
 # a small chunk, and the ticks after it take longer than usual.
 WHOLE_MS = 60.0
 OF_ROWS = 16  # a part of a graph that such a chunk leaves to streams, so that both are one graph
-# Shares of the pace to plan for: predictions are not exact.  On an accelerator the two ticks after a
+# Shares of the pace to plan for: predictions are not exact.  On an accelerator two ticks after a
 # chunk capture their graphs anew, and take longer than predicted.
 PLANNED, PLANNED_FAST = 0.95, 0.9
 

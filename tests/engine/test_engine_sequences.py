@@ -44,11 +44,13 @@ class Cells:
         self.tokens = [0] * self.n_seq_max
 
 
-def made(monkeypatch, more: int, plain: bool = True) -> tuple[s.Sequences, Cells]:
+def made(
+    monkeypatch, more: int, plain: bool = True, on_processor: bool = False
+) -> tuple[s.Sequences, Cells]:
     """Sequences over cells of a test, with ``more`` than rows."""
     monkeypatch.setattr(s, "why_not_plain", lambda _: "" if plain else "windows")
     cells = Cells(N_SEQ + RESERVED + more)
-    loaded = SimpleNamespace(context=cells, n_seq=N_SEQ)
+    loaded = SimpleNamespace(context=cells, n_seq=N_SEQ, on_processor=on_processor)
     return s.Sequences(loaded), cells
 
 
@@ -85,6 +87,18 @@ def test_no_sequence_is_lost_and_none_has_two_owners(more, plain, events):
             sequences.check(dict(enumerate(cells.tokens)), set(rows))
             assert sequences.holds or not sequences.next_turns
             assert sequences.has_free or not sequences.available or not plain
+
+
+@pytest.mark.parametrize("on_processor", [False, True])
+def test_an_accelerator_holds_the_texts_of_two_agents_whatever_its_memory_can_do(
+    monkeypatch, on_processor
+):
+    sequences, cells = made(monkeypatch, 0, plain=False, on_processor=on_processor)
+    for _ in range(2):
+        seq = sequences.take()
+        cells.tokens[seq] = 7000
+        sequences.give_back(seq, ended=Ended("a", 0, np.zeros(7000, np.int32), 7000, 0.0))
+    assert (sequences.next_turns.overdue(0, 49_152, 1.0) >= 0) == on_processor
 
 
 def test_a_held_sequence_that_is_not_what_was_said_is_free(monkeypatch):

@@ -18,8 +18,8 @@ HOLD_S = 10.0  # while others run: in that time most tools have answered
 FEWEST = 64  # tokens: fewer are copied or computed as soon
 REWRITTEN = 16  # tokens at a prompt's end that a template may write otherwise in the next turn
 # Cells that may be held, however few cells running rows have.  The first is room for the texts of
-# two agents; the second is for memory where held texts take the place of rows.  Half of the cells
-# of running rows may be held if that is more.
+# two agents; the second is for a processor, where ticks read held cells too.  Half of the cells of
+# running rows may be held if that is more.
 FEW_CELLS, FEWER_CELLS = 32_768, 8192
 LEARN = 0.1  # weight of the newest request
 UNKNOWN, ENOUGH = 0.5, 0.2  # share of next turns: of a new program, and from which on it is held

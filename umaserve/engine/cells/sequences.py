@@ -30,7 +30,7 @@ class Sequences:
         self.rows = 0  # of the table that have a sequence
         self._n_rows, self._more = loaded.n_seq, len(more)
         self._free = deque([*range(loaded.n_seq), *more])
-        self.next_turns = NextTurns(FEW_CELLS if self._is_plain else FEWER_CELLS)
+        self.next_turns = NextTurns(FEWER_CELLS if loaded.on_processor else FEW_CELLS)
         self.leaving: Callable[[int], None] = lambda seq: None  # before a held one is let go
 
     @property

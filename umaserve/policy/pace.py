@@ -65,17 +65,19 @@ def mean_ms(state, knobs, s, base_ms, shared):
 def longest_ms(knobs, cost, memory, base_ms, mean, graph):
     """Ms that a tick of streams may take with a chunk of background, and with one of a prompt.
 
-    Background has the smallest worthwhile chunk.  A prompt that somebody waits for has most of the
-    tokens that libllama computes at once (``graph``), if they take `WHOLE_MS` at most.  ``mean``,
-    the pace of the streams, where no chunk's cost is known.
+    Background has the smallest worthwhile chunk.  On an accelerator, a prompt that somebody waits
+    for has most of the tokens that libllama computes at once (``graph``), if they take `WHOLE_MS`
+    at most.  ``mean``, the pace of the streams, where no chunk's cost is known.
     """
     past = memory.past[KIND_PROMPT]
     chunk = worthwhile_chunk(cost, past, knobs.n_batch)
     if chunk == 0:
         return mean, mean
-    least = predict(cost, 0, 0, chunk, past)
-    whole = predict(cost, 0, 0, graph - graph // OF_ROWS, past)
-    return base_ms + least, base_ms + (max(least, whole) if whole <= WHOLE_MS else least)
+    least = longest = predict(cost, 0, 0, chunk, past)
+    if knobs.overlaps:
+        whole = predict(cost, 0, 0, graph - graph // OF_ROWS, past)
+        longest = max(least, whole) if whole <= WHOLE_MS else least
+    return base_ms + least, base_ms + longest
 
 
 @njit(nogil=True, cache=True)

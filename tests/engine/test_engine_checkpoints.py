@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.support.engine_driver import DrivenEngine
 from tests.support.made_models import written
 from tests.support.oracle import Oracle
+from tests.support.patches.engine_spies import spied_next_turns
 from umaserve import llama
 from umaserve.cache.whole import NEAR
 from umaserve.wire import messages as m
@@ -20,7 +22,7 @@ NEW = 12  # tokens of each turn
 
 @pytest.fixture(scope="module", params=SHAPES)
 def path(request, tmp_path_factory) -> str:
-    out = tmp_path_factory.mktemp("model") / "model.gguf"
+    out = tmp_path_factory.mktemp(request.param) / "model.gguf"
     return str(written(request.param, out, "--quant", "f16"))
 
 
@@ -69,6 +71,21 @@ def test_a_turn_whose_answer_is_written_otherwise_computes_what_is_new(engine, j
             assert cached >= known - NEAR
         known = len(prompt)
         prompt = prompt[: known - 4] + words(100 + turn, 80)  # without the answer's own tokens
+
+
+def test_a_turn_goes_on_at_a_mark_of_the_cells_that_are_held(path, judge, tmp_path):
+    """Without a copy of a whole state, and whatever the answer is written as."""
+    if "mamba" in path:  # which has no marks
+        return
+    patch = functools.partial(spied_next_turns, path=str(tmp_path / "told"), whole=False)
+    with DrivenEngine(model=path, n_ctx=2048, n_seq=4, patch=patch) as engine:
+        prompt, known = words(70, 400), 0
+        for turn in range(3):
+            cached, _ = ask(engine, judge, prompt, "held")
+            assert not turn or cached == known - NEAR
+            known = len(prompt)
+            prompt = prompt[: known - 4] + words(71 + turn, 80)
+        assert int(engine.table.header.cells_used) == 0
 
 
 def test_a_turn_goes_on_behind_the_last_message(engine, judge, end):

@@ -78,8 +78,13 @@ def test_no_sequence_is_lost_and_none_has_two_owners(more, plain, events):
             elif what == "c" and held and sequences.available:
                 seq = held[n % len(held)]
                 known = cells.tokens[seq]
-                at = known if not plain else 1 + n % known
-                assert sequences.go_on(seq, at, at - 1)
+                at = known if not plain and n % 2 else 1 + n % known
+
+                def rewind(seq: int = seq, at: int = at) -> bool:
+                    cells.tokens[seq] = at
+                    return True
+
+                assert sequences.go_on(seq, at - 1, rewind if at < known and not plain else None)
                 assert cells.tokens[seq] == at
                 rows.append(seq)
             elif what == "l" and held:
@@ -107,7 +112,16 @@ def test_a_held_sequence_that_is_not_what_was_said_is_free(monkeypatch):
     cells.tokens[seq] = 200
     sequences.give_back(seq, ended=Ended("a", 0, np.zeros(200, np.int32), 200, 0.0))
     cells.tokens[seq] = 100
-    assert not sequences.go_on(seq, 150, 149)
+    assert not sequences.go_on(seq, 149)
+    sequences.check(dict(enumerate(cells.tokens)), set())
+
+
+def test_a_held_sequence_that_cannot_be_taken_back_is_free(monkeypatch):
+    sequences, cells = made(monkeypatch, 0, plain=False)
+    seq = sequences.take()
+    cells.tokens[seq] = 200
+    sequences.give_back(seq, ended=Ended("a", 0, np.zeros(200, np.int32), 200, 0.0))
+    assert not sequences.go_on(seq, 199, lambda: False)
     sequences.check(dict(enumerate(cells.tokens)), set())
 
 

@@ -71,6 +71,12 @@ class WholeTexts(Store):
         """Return the number of ``tokens`` (int32) before the last state or mark; 0 = none."""
         return max((each.p1 for each in self.entries(domain) if _begins(each, tokens)), default=0)
 
+    def last_mark(self, domain: str, tokens: np.ndarray) -> Entry | None:
+        """Return the last mark in memory of the beginnings of ``tokens`` (int32), if any."""
+        marks = [each for each in self._of(domain, True) if each.data.size]
+        fitting = [mark for mark in marks if _begins(mark, tokens)]
+        return max(fitting, key=lambda mark: mark.p1, default=None)
+
     def nearest(self, domain: str, tokens: np.ndarray, most: int) -> tuple[int, list[int]]:
         """Not all of what is the same can be restored."""
         kept = [(common(each.tokens, tokens), each) for each in self._of(domain, False)]

@@ -19,9 +19,9 @@ FAR_MS = 1e12
 # take.  A longer one has to reach the next share only.  With 0.7 a prompt that shares a slow
 # machine with one stream takes 2.9 times as long as alone, with 0.8 2.4 times.
 WORTHWHILE = ((0.8, 125.0), (0.7, 400.0), (0.5, FAR_MS))
-# Ms that a prompt's chunk of most of a graph may take.  The streams' rows in it cost as much beside
-# a small chunk, and the ticks after it take longer than usual.
-WHOLE_MS = 60.0
+# Ms that a tick with a prompt's large chunk may take.  Streams' rows in it cost as much beside a
+# small chunk, and the ticks after it take longer than usual.
+LONG_MS = 60.0
 OF_ROWS = 16  # a part of a graph that such a chunk leaves to streams, so that both are one graph
 # Shares of the pace to plan for: predictions are not exact.  On an accelerator two ticks after a
 # chunk capture their graphs anew, and take longer than predicted.
@@ -66,18 +66,18 @@ def longest_ms(knobs, cost, memory, base_ms, mean, graph):
     """Ms that a tick of streams may take with a chunk of background, and with one of a prompt.
 
     Background has the smallest worthwhile chunk.  On an accelerator, a prompt that somebody waits
-    for has most of the tokens that libllama computes at once (``graph``), if they take `WHOLE_MS`
-    at most.  ``mean``, the pace of the streams, where no chunk's cost is known.
+    for has up to most of the tokens that libllama computes at once (``graph``), in a tick of
+    `LONG_MS` at most.  ``mean``, the pace of the streams, where no chunk's cost is known.
     """
     past = memory.past[KIND_PROMPT]
     chunk = worthwhile_chunk(cost, past, knobs.n_batch)
     if chunk == 0:
         return mean, mean
-    least = longest = predict(cost, 0, 0, chunk, past)
+    least = longest = base_ms + predict(cost, 0, 0, chunk, past)
     if knobs.overlaps:
-        whole = predict(cost, 0, 0, graph - graph // OF_ROWS, past)
-        longest = max(least, whole) if whole <= WHOLE_MS else least
-    return base_ms + least, base_ms + longest
+        whole = base_ms + predict(cost, 0, 0, graph - graph // OF_ROWS, past)
+        longest = max(least, min(whole, LONG_MS))
+    return least, longest
 
 
 @njit(nogil=True, cache=True)

@@ -104,7 +104,7 @@ def spied_sequences(path: str) -> None:
 
 @once_numba_may_load
 def spied_next_turns(
-    path: str, graph: bool = False, late: str = "", dear: bool = False
+    path: str, graph: bool = False, late: str = "", dear: bool = False, whole: bool = True
 ) -> None:
     """Of each row that goes on in cells that were held: its tokens there, and what is held yet.
 
@@ -114,22 +114,25 @@ def spied_next_turns(
     pauses, for which the cache is emptied.  ``graph``: it takes each pause to make the graph of a
     short prompt ready.  ``late``: "beside" streams that are always said to be there, texts
     that end are saved later, or "never" while their cells are held.  ``dear``: copies take so long
-    that none is made beside streams.
+    that none is made beside streams.  Without ``whole`` no whole state can be restored.
     """
     from umaserve.engine.cells.sequences import Sequences
     from umaserve.engine.loop.idle_work import IdleWork
     from umaserve.engine.model import abilities, boot
     from umaserve.engine.prefill.ready_graph import ReadyGraph
+    from umaserve.engine.prefixes.copies import WholeStates
     from umaserve.engine.prefixes.saving import Saver
 
+    if not whole:
+        WholeStates.restore = lambda *_: False  # type: ignore[method-assign]
     if dear:
         Saver.is_cheap = property(lambda self: False)  # type: ignore[assignment,method-assign]
     boot.spare_sequences = lambda *_: abilities.RESERVED + abilities.ENDED
     go_on, let_go = Sequences.go_on, Sequences.let_go
 
-    def spied(self: Any, seq: int, n: int, last: int) -> bool:
-        done = go_on(self, seq, n, last)
-        say(path, "on", n, done, len(self.next_turns))
+    def spied(self: Any, seq: int, last: int, rewind: Any = None) -> bool:
+        done = go_on(self, seq, last, rewind)
+        say(path, "on", last + 1, done, len(self.next_turns))
         return done
 
     def spied_let_go(self: Any, seq: int) -> None:

@@ -65,18 +65,17 @@ class Sequences:
             return
         self._empty(seq)
 
-    def go_on(self, seq: int, n: int, last: int) -> bool:
-        """A row takes over a sequence that is held, with the first ``n`` tokens of it.
-
-        ``last``: position of the cell of token ``n - 1`` (`Pictures.last_position`).
+    def go_on(self, seq: int, last: int, rewind: Callable[[], bool] | None = None) -> bool:
+        """A row takes over a sequence that is held, up to the position ``last``.
 
         False where libllama has something else in it: then it is free.  Where memory cannot be cut,
-        ``n`` has to be all tokens.
+        that is the last position of all, or ``rewind`` takes the sequence back to it.
         """
         self.next_turns.came(seq)
+        done = rewind is None or rewind()
         if self._is_plain:
-            self._context.seq_rm(seq, n, -1)
-        if self._context.seq_pos_max(seq) != last:
+            self._context.seq_rm(seq, last + 1, -1)
+        if not done or self._context.seq_pos_max(seq) != last:
             self._empty(seq)
             return False
         self.rows += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from umaserve.cache.entry import Entry
+from umaserve.cache.entry import Entry, Part
 from umaserve.cache.whole import MARK, checkpoints
 from umaserve.engine.model.loaded import Loaded
 from umaserve.policy.cost.model import CostModel
@@ -63,6 +63,23 @@ class Checkpoints:
     def is_first(self, slot: int) -> bool:
         """Return whether the row stands at its first stop, which other texts may share."""
         return bool(self._table.n_past[slot] == self._firsts[slot])
+
+    def last(self, domain: str, tokens: np.ndarray) -> Entry | None:
+        """Return the last mark of the beginnings of ``tokens`` (int32), which held cells have.
+
+        None where there is none, or its copy takes longer than computing its tokens.
+        """
+        mark = self._copies.texts.last_mark(domain, tokens)
+        if mark is not None:
+            computing_ms = predict(self._cost, 0, 0, mark.p1, mark.p1 / 2)
+            if self._copies.restore_ms([Part(mark, mark.p1)]) <= computing_ms:
+                return mark
+        return None
+
+    def rewind(self, seq: int, mark: Entry, last: int) -> bool:
+        """Take a sequence with a longer text back to a mark; `WholeStates.rewind`."""
+        self._copies.texts.use([Part(mark, mark.p1)])
+        return self._copies.rewind(seq, mark, last)
 
     def _stop_next(self, slot: int) -> None:
         table, stops = self._table, self._stops[slot]

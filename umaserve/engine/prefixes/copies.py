@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from umaserve.cache.entry import Part
+from umaserve.cache.entry import Entry, Part
 from umaserve.cache.tree import PrefixTree
 from umaserve.cache.whole import WholeTexts
 from umaserve.engine.cells.piece import Piece, export_piece, import_piece
@@ -141,19 +141,28 @@ class WholeStates:
 
     def restore(self, seq: int, part: Part) -> bool:
         """The cells of attention come first: what cannot be cut is replaced, and the rest cut."""
-        context, data, began_s = self._context, part.entry.data, time.monotonic()
-        size = int(data.size)
-        done = context.state_seq_set(seq, data, data.size) == data.size
+        context, last = self._context, part.end - 1
+        done = self._set(seq, part.entry.data, partial=False)
         if done and part.mark is not None:
-            data = part.mark.data
-            size += int(data.size)
-            done = context.state_seq_set(seq, data, data.size, partial=True) == data.size
-            done = done and context.seq_rm(seq, part.end)
-        if done and context.seq_pos_max(seq) == part.end - 1:
-            self.learn(size, 1e3 * (time.monotonic() - began_s))
+            done = self.rewind(seq, part.mark, last)
+        if done and context.seq_pos_max(seq) == last:
             return True
         context.seq_rm(seq)
         return False
+
+    def rewind(self, seq: int, mark: Entry, last: int) -> bool:
+        """Take a sequence that has a longer text back to a mark, and its position ``last``.
+
+        False, and nobody knows what the sequence holds.
+        """
+        return self._set(seq, mark.data, partial=True) and self._context.seq_rm(seq, last + 1)
+
+    def _set(self, seq: int, data: np.ndarray, partial: bool) -> bool:
+        began_s = time.monotonic()
+        done = self._context.state_seq_set(seq, data, data.size, partial) == data.size
+        if done:
+            self.learn(int(data.size), 1e3 * (time.monotonic() - began_s))
+        return done
 
     def save_ms(self, seq: int, p0: int, p1: int, n_prompt: int) -> float:
         """Estimated ms of `save`, as of `Pieces`."""

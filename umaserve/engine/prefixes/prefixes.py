@@ -48,9 +48,7 @@ class Prefixes:
             why_off = "" if most else "--cache-ram is off"
         self.is_on = not why_off and loaded.generates
         most = most if self.is_on else 0
-        copies: Pieces | WholeStates = (
-            Pieces(loaded, most) if cuts else WholeStates(loaded, most)
-        )
+        copies: Pieces | WholeStates = Pieces(loaded, most) if cuts else WholeStates(loaded, most)
         self.cuts = copies.cuts  # a sequence can be cut anywhere
         self.store = copies.store
         self.report = PrefixReport(self.store, why_off, table.header)
@@ -62,8 +60,10 @@ class Prefixes:
         self._saver = Saver(table, cost, copies, self._texts, self.files, self._share)
         self.keep = self._saver.keep
         self.late = LateTexts(sequences.next_turns, self._saver.save, self._saver.save_ms)
+        self.checkpoints: Checkpoints | None = None  # where memory cannot be cut
         if isinstance(copies, WholeStates):
-            self._saver.checkpoints = Checkpoints(loaded, table, cost, copies, self.files.put)
+            self.checkpoints = Checkpoints(loaded, table, cost, copies, self.files.put)
+        self._saver.checkpoints = self.checkpoints
         self._restorer = Restorer(table, sequences, cost, copies, loaded.n_ctx, self._restored)
 
     def arrive(self, slot: int, domain: str | None, session: bool = False) -> None:

@@ -6,9 +6,12 @@ its share.  The row that gives way is parked.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+from umaserve.cache.entry import Entry
 from umaserve.engine.cells import accounting as cells
 from umaserve.engine.cells.ageing import Ageing, due
 from umaserve.engine.model.loaded import Setup
@@ -21,6 +24,20 @@ from .seats import Seats
 from .turns import AdapterTurns
 
 AHEAD = 64  # tokens that each row may decode before the held cells are looked at again
+
+
+class Turn(NamedTuple):
+    """A held sequence ``seq`` that has the first ``n`` tokens of a row.
+
+    ``mark``: what it is taken back to first, where it has more and its memory cannot be cut.
+    """
+
+    seq: int
+    n: int
+    mark: Entry | None
+
+
+NO_TURN = Turn(-1, 0, None)
 
 
 class Seating:
@@ -57,7 +74,7 @@ class Seating:
             return True
         while True:
             # each that gets a sequence may have others that wait for it
-            later = {each for each in self._prefixes.followers() if not self._turn_of(each)[1]}
+            later = {each for each in self._prefixes.followers() if not self._turn_of(each).n}
             later |= self._apart.later()
             slot = cells.next_to_admit(table, later)
             if slot < 0:
@@ -114,26 +131,35 @@ class Seating:
         self._turns.begin(slot)
         table.state[slot] = t.RUNNING
 
-    def _turn_of(self, slot: int) -> tuple[int, int]:
-        """The held sequence whose next turn a row is, and the tokens that it has; (-1, 0): none."""
+    def _turn_of(self, slot: int) -> Turn:
+        """The held sequence whose next turn a row is; `NO_TURN` if there is none."""
         table, held = self._table, self._sequences.next_turns
-        domain = self._prefixes.domain(slot)
+        domain, stops = self._prefixes.domain(slot), self._prefixes.checkpoints
         if domain is None or not held:
-            return -1, 0
-        seq, n = held.find(domain, table.tokens[slot, : int(table.n_tokens[slot]) - 1])
-        if n < held.size(seq) and not self._prefixes.cuts:
-            return -1, 0
+            return NO_TURN
+        tokens = table.tokens[slot, : int(table.n_tokens[slot]) - 1]
+        seq, n = held.find(domain, tokens)
+        mark = None
+        if stops is not None and n < held.size(seq):
+            mark = stops.last(domain, tokens[:n])
+            n = mark.p1 if mark is not None else 0
         known = self._prefixes.known(slot) if n else []
-        return (-1, 0) if known and known[-1].end >= n + WORTH_A_WAIT else (seq, n)
+        if not n or known and known[-1].end >= n + WORTH_A_WAIT:
+            return NO_TURN
+        return Turn(seq, n, mark)
 
     def _go_on(self, slot: int) -> bool:
         """Let a row have the cells of the turn before, if they are held."""
         table = self._table
-        seq, n = self._turn_of(slot)
+        seq, n, mark = self._turn_of(slot)
         if not n:
             return False
         self._prefixes.store.use(self._prefixes.known(slot))
-        if not self._sequences.go_on(seq, n, self._pictures.last_position(slot, n)):
+        last, stops = self._pictures.last_position(slot, n), self._prefixes.checkpoints
+        rewind = None
+        if stops is not None and mark is not None:
+            rewind = functools.partial(stops.rewind, seq, mark, last)
+        if not self._sequences.go_on(seq, last, rewind):
             return False
         table.seq[slot], table.n_past[slot] = seq, n
         self._prefixes.went_on(slot)
@@ -142,7 +168,7 @@ class Seating:
     def _note(self, slot: int) -> None:
         """Say in the table what is known of a row that waits for the first time."""
         self._prefixes.note(slot)
-        n = self._turn_of(slot)[1]
+        n = self._turn_of(slot).n
         if n and not self._table.t_admit_ns[slot]:
             self._table.cached[slot] = n
 
@@ -156,7 +182,7 @@ class Seating:
         if not self._sequences.has_free:
             return True
         return bool(held) and (
-            self._turn_of(slot)[1] > 0 or held.cells > self._room(cells.needed(table, slot))
+            self._turn_of(slot).n > 0 or held.cells > self._room(cells.needed(table, slot))
         )
 
     def _room(self, more: int = 0) -> int:

@@ -22,9 +22,10 @@ SLOW = ["cpu-2core-0.5b", "cpu-2core-amx-0.5b"]
 
 
 def beside_one(
-    name: str, *, streams: int = 1, late_ms: float = 0.0, prompt: int = 4000, **changes
+    name: str, *, streams: int = 1, late_ms: float = 0.0, prompt: int = 4000, cost=None, **changes
 ):  # fmt: skip
     """A plan beside streams of program 1, and a long prompt of program 2."""
+    cost = known(name) if cost is None else cost
     state, memory = empty(), Memory.fresh(N)
     for s in range(streams):
         put(state, s, 0, 100, 99)
@@ -33,11 +34,11 @@ def beside_one(
     put(state, 5, 0, prompt, 0)
     state.program[5] = 2
     knobs = told(name, can_aside=False, **changes)
-    plan, entries = plan_of(state, knobs, known(name), memory=memory)
+    plan, entries = plan_of(state, knobs, cost, memory=memory)
     fed = dict(zip(plan.slots[:entries].tolist(), plan.counts[:entries].tolist(), strict=True))
     delay = plan.info.predicted_ms
     if 0 not in fed:
-        delay += predict(known(name), 0, streams, 0, 500)
+        delay += predict(cost, 0, streams, 0, 500)
     return fed.get(5, 0), delay
 
 
@@ -67,6 +68,15 @@ def test_a_smaller_chunk_is_worthwhile_where_a_reader_would_see_the_pause() -> N
         chunks.append(worthwhile_chunk(cost, 0.0, 2048))
         assert predict(cost, 0, 0, chunks[-1], 0.0) <= most_ms
     assert 0 < chunks[2] < chunks[1] < chunks[0]
+
+
+@pytest.mark.parametrize("graph_ms", [59.0, 64.0])
+def test_a_tick_of_sixty_ms_is_filled_where_a_whole_graph_takes_longer(graph_ms: float) -> None:
+    cost = deepcopy(known("h200-moe"))
+    cost.mean[:] *= graph_ms / predict(cost, 0, 0, GRAPH, 0.0)
+    tokens, delay = beside_one("h200-moe", cost=cost)
+    assert worthwhile_chunk(cost, 0.0, 2048) < tokens <= GRAPH
+    assert 57.0 <= delay <= 60.0
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

@@ -66,8 +66,8 @@ def longest_ms(knobs, cost, memory, base_ms, mean, graph):
     """Ms that a tick of streams may take with a chunk of background, and with one of a prompt.
 
     Background has the smallest worthwhile chunk.  On an accelerator, a prompt that somebody waits
-    for has up to most of the tokens that libllama computes at once (``graph``), in a tick of
-    `LONG_MS` at most.  ``mean``, the pace of the streams, where no chunk's cost is known.
+    for has more, in a tick of `LONG_MS` at most.  Most of the tokens that libllama computes at once
+    (``graph``) are enough.  ``mean``, the pace of the streams, where no chunk's cost is known.
     """
     past = memory.past[KIND_PROMPT]
     chunk = worthwhile_chunk(cost, past, knobs.n_batch)

@@ -31,10 +31,10 @@ _ABSENT: dict[str, Any] = {
 
 
 class Answers(Translator):
-    """Whole answers, or a part for each token and what the end tells.  ``fields`` are the socket's.
+    """An object with all answers, or a part for each token and for the end.
 
-    ``wants_text``: False where the prompt is only to be read.  Each of ``prompts`` has ``choices``
-    answers.  ``most``: the most tokens that any answer may have.
+    ``fields`` are the socket's.  ``wants_text``: False where the prompt is only to be read.  Each
+    of ``prompts`` has ``choices`` answers.  ``most``: the most tokens that any answer may have.
     """
 
     def __init__(

@@ -197,7 +197,7 @@ def _end(end: Event, began_ns: int) -> dict[str, Any]:
 
 
 class _Lines(Translator):
-    """One object, or a line of JSON for what is new; a call of a tool is told when it is whole."""
+    """An object, or a line of JSON for each piece.  A tool's call has a line when it is whole."""
 
     content_type = LINES
 

@@ -217,7 +217,7 @@ def learned(cost: CostModel, aside_per_s: float, abortable: bool, wide_reads: bo
     share = cost.spread[often] / cost.mean[often]
     noise = 1.25 * float(np.median(share)) if share.size else 0.02
     return Machine(
-        graph, row, first, float(cost.slope[2]), noise, 0.0, 1.0, aside_per_s, abortable,
+        graph, row, first, float(cost.slope[1, 2]), noise, 0.0, 1.0, aside_per_s, abortable,
         wide_reads, cost.parts.copy(), cost.longest.copy(),
     )  # fmt: skip
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from umaserve.engine.prefill.chunk_pace import HARDLY_MORE, counted, even_share
-from umaserve.policy.cost.model import CHUNK_SIZES
-from umaserve.policy.processor.slices import SLICED_CHUNK, TILED
+from umaserve.policy.cost.model import CHUNK_SIZES, TILED
+from umaserve.policy.processor.slices import SLICED_CHUNK
 
 MOST = [n for n in CHUNK_SIZES.tolist() if n <= SLICED_CHUNK]
 

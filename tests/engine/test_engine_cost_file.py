@@ -163,7 +163,7 @@ def test_numbers_that_cannot_be_are_not_read(tmp_path, cost, change):
     if change == "shape":
         stored["mean"] = stored["mean"][:, :-1]
     elif change == "nan":
-        stored["slope"][2] = np.nan
+        stored["slope"][0, 2] = np.nan
     else:
         del stored["error"]
     np.savez_compressed(file.path, key=file.key, **stored)

@@ -257,7 +257,7 @@ def test_a_cost_of_a_fuller_cache_is_compared_at_the_fill_of_the_probe(model: ll
         measure(Prober(loaded, cost, AbortWords.fresh()))
         first = cost.mean[0, 2, 0]
         cost.mean[0, 2, 0], cost.kv[0, 2, 0] = 2.0 * first, 4000.0
-        cost.slope[2] = 1000.0 * first / (2 * 4000.0)  # all of the second half
+        cost.slope[0, 2] = 1000.0 * first / (2 * 4000.0)  # all of the second half
         cost.doubt()
         measure(Prober(loaded, cost, AbortWords.fresh()))
         assert cost.mean[0, 2, 0] == 2.0 * first

@@ -34,6 +34,7 @@ from umaserve.engine.prefill.chunk_stack import run_parts
 from umaserve.engine.prefill.orders import BACKLOG, give_orders
 from umaserve.engine.prefill.thread import FEWEST_CELLS
 from umaserve.engine.prefill.worker import why_not_aside
+from umaserve.policy.cost.model import TILED
 
 TASKS = Path("/proc/self/task")
 
@@ -62,6 +63,7 @@ def text(model: llama.Model) -> list[int]:
 def rig(model: llama.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A worker that takes 16 tokens at a time, so that shapes are known."""
     monkeypatch.setattr(chunk_pace, "CHUNK_MS", 0.0)
+    monkeypatch.setattr(chunk_pace, "DEEP", 1 << 20)
     monkeypatch.setattr(chunk_pace, "FIRST_CHUNK", CHUNK)
     rig = Rig(model)
     yield rig
@@ -85,6 +87,7 @@ def test_the_logits_are_the_engines_own_to_the_last_bit_where_shapes_agree(
     model: llama.Model, text: list[int], layout: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk_pace, "CHUNK_MS", 0.0)
+    monkeypatch.setattr(chunk_pace, "DEEP", 1 << 20)
     monkeypatch.setattr(chunk_pace, "FIRST_CHUNK", CHUNK)
     rig = Rig(model, **layout)
     rig.put(1, text[:301])
@@ -106,9 +109,10 @@ def test_chunks_grow_with_what_the_worker_measures(model: llama.Model, text: lis
     assert rig.worker._thread.pace.ms_per_token > 0
     assert np.abs(aside - alone(rig, text[:1500], 500)).max() < TOLERANCE
     rig.worker._thread.pace.ms_per_token = chunk_pace.CHUNK_MS / 63
-    assert rig.worker._thread.pace.chunk() == 32
+    assert rig.worker._thread.pace.chunk(0) == 32
     rig.worker._thread.pace.ms_per_token = 1000.0
-    assert rig.worker._thread.pace.chunk() == 16
+    assert rig.worker._thread.pace.chunk(0) == 16
+    assert rig.worker._thread.pace.chunk(chunk_pace.DEEP) == TILED
     rig.close()
 
 

@@ -18,11 +18,20 @@ from umaserve.policy.cost.model import (
     FRESH,
     MODES,
     MOST_SURE,
+    TILED,
     CostModel,
     learn,
     prompt_class,
 )
-from umaserve.policy.cost.prediction import IN_TURNS_COST, is_known, largest_chunk, predict
+from umaserve.policy.cost.prediction import (
+    FILLED_COST,
+    IN_TURNS_COST,
+    efficient_chunk,
+    is_filled,
+    is_known,
+    largest_chunk,
+    predict,
+)
 from umaserve.policy.cost.sweet_spot import LOOK_AT_MOST, WORTH
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +65,7 @@ def test_the_largest_chunk_keeps_its_limit(ticks, rows, limit, most):
     cost = CostModel.unknown()
     for mode, r, p, kv, ms in ticks:
         learn(cost, mode, r, p, kv, ms)
-    chunk = largest_chunk(cost, 0, rows, 300, limit, most)
+    chunk = largest_chunk(cost, 0, rows, 300, 300, limit, most)
     assert 0 <= chunk <= most
     if chunk:
         assert 0.0 < predict(cost, 0, rows, chunk, 300) <= limit
@@ -66,7 +75,7 @@ def test_nothing_is_known_at_first():
     cost = CostModel.unknown()
     assert predict(cost, 0, 1, 0, 0) == 0.0
     assert not is_known(cost, 0, 1, 0)
-    assert largest_chunk(cost, 0, 1, 0, 1e9, 100) == 0
+    assert largest_chunk(cost, 0, 1, 0, 0, 1e9, 100) == 0
 
 
 @pytest.mark.parametrize(("rows", "prompt"), [(1, 0), (7, 0), (0, 16), (0, 300), (3, 40)])
@@ -137,6 +146,57 @@ def test_a_few_ticks_make_no_slope():
     assert predict(cost, 0, 1, 0, 8000) < 40.0
 
 
+def tiled_ms(tokens: int, past: float) -> float:
+    """Time of a chunk on two cores with AMX, of a 0.5B in q8_0."""
+    return 20.0 + 1.4 * tokens + (17.0 if tokens < TILED else 1.8) * tokens * past / 1000.0
+
+
+def tiled(filled: int) -> CostModel:
+    """Costs as libllama's attention on a processor makes them."""
+    rng, cost = np.random.default_rng(7), CostModel.unknown()
+    cost.filled[0] = filled
+    sizes = [1, 8, 16, 32, 48, 64, 128, 512]
+    ticks = [(tokens, 0) for tokens in sizes for _ in range(20)]
+    ticks += [(int(rng.choice(sizes)), int(rng.integers(2000))) for _ in range(3000)]
+    for tokens, past in ticks:
+        rows, prompt = (1, 0) if tokens == 1 else (0, tokens)
+        learn(cost, 0, rows, prompt, past, tiled_ms(tokens, past) * rng.normal(1.0, 0.02))
+    return cost
+
+
+def test_the_context_costs_few_tokens_more_than_many():
+    cost = tiled(0)
+    for tokens, past in ((16, 300), (32, 1500), (64, 300), (64, 1500), (512, 1500)):
+        assert predict(cost, 0, 0, tokens, past) == pytest.approx(tiled_ms(tokens, past), rel=0.15)
+    assert predict(cost, 0, 1, 0, 1500) == pytest.approx(tiled_ms(1, 1500), rel=0.15)
+
+
+def test_a_short_prompt_takes_no_longer_than_one_of_a_tile():
+    cost = tiled(TILED)
+    for past in (0, 200, 1000, 1900):
+        whole = predict(cost, 0, 0, TILED, past)
+        for tokens in range(8, TILED):
+            assert predict(cost, 0, 0, tokens, past) <= whole / FILLED_COST
+    assert not is_filled(cost, 0, 32, 0) and is_filled(cost, 0, 32, 1000)
+    assert not is_filled(cost, 0, 7, 1000) and not is_filled(cost, 0, TILED, 1000)
+    assert not is_filled(tiled(0), 0, 32, 1000)
+
+
+def test_a_chunk_is_as_large_as_its_tick_is_filled():
+    cost = tiled(TILED)
+    for past in (0, 500, 1000, 2000):
+        for share in (0.5, 0.7, 0.8):
+            chunk = efficient_chunk(cost, past, 1e9, 2048, share)
+            assert chunk >= TILED or not is_filled(cost, 0, chunk, past)
+
+
+def test_forgetting_leaves_the_tokens_that_ticks_are_filled_up_to():
+    cost, other = tiled(TILED), CostModel.unknown()
+    other.copy_from(cost)
+    cost.forget()
+    assert cost.filled[0] == TILED and other.filled[0] == 0 and not cost.slope.any()
+
+
 def test_a_copy_answers_alike_and_forgetting_is_complete():
     cost, other = CostModel.unknown(), CostModel.unknown()
     for ms in (5.0, 6.0, 7.0):
@@ -161,7 +221,7 @@ for _ in range(400):
     kv, ms = int(rng.integers(0, 9000)), float(rng.lognormal(3.0, 1.0))
     learn(cost, mode, rows, prompt, kv, ms)
     said.append(predict(cost, mode, rows + 1, prompt // 2, kv))
-    said.append(largest_chunk(cost, mode, rows, kv, 40.0, 512))
+    said.append(largest_chunk(cost, mode, rows, kv, kv, 40.0, 512))
 print(json.dumps([float(x) for x in said]))
 """
 
@@ -234,7 +294,7 @@ def test_a_chunk_takes_no_longer_than_smaller_ones_for_as_many_tokens():
     old = seen(*ticks, then=2000)
     assert old.count[0, 0, prompt_class(48)] < FRESH
     assert 380.0 < predict(old, 0, 0, 48, 0.0) < 440.0
-    assert largest_chunk(old, 0, 0, 0.0, 450.0, 512) >= 48
+    assert largest_chunk(old, 0, 0, 0.0, 0.0, 450.0, 512) >= 48
     cheaper = seen((0, 24, 200.0), (0, 48, 300.0), then=2000)
     assert predict(cheaper, 0, 0, 48, 0.0) == pytest.approx(300.0)
 
@@ -269,6 +329,6 @@ def test_a_chunk_is_not_believed_to_cost_as_much_as_pieces_with_less_before_them
         tick(0, 8, 0)
     for _ in range(3):
         tick(0, 32, 1600)
-    cost.slope[2] = 0.7
+    cost.slope[:, 2] = 0.7
     assert cost.count[0, 0, prompt_class(32)] < FRESH
     assert predict(cost, 0, 0, 32, 1600) == pytest.approx(0.1 * 32 * 12.2, rel=0.2)

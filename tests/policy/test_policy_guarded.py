@@ -118,7 +118,7 @@ def test_background_prompts_fill_the_tick_budget_when_nobody_interactive_is_ther
         assert predicted <= knobs.tick_budget_ms
         # shorter only where more would hardly be cheaper by the token
         if predicted < 0.5 * knobs.tick_budget_ms:
-            whole = largest_chunk(cost, 0, 0, 0, knobs.tick_budget_ms, knobs.n_batch)
+            whole = largest_chunk(cost, 0, 0, 0, 0, knobs.tick_budget_ms, knobs.n_batch)
             assert tokens / predicted >= 0.8 * whole / predict(cost, 0, 0, whole, 0)
 
 
@@ -132,7 +132,7 @@ def test_a_tick_that_can_be_given_up_may_be_as_long_as_nobody_came(calm_ms):
     plan, entries = plan_of(state, knobs, cost, memory=memory)
     limit_ms = min(max(calm_ms, LONGER_TICKS * budget_ms), LONGEST_TICKS * budget_ms)
     assert entries == 1 and plan.info.predicted_ms <= limit_ms
-    assert plan.counts[0] == largest_chunk(cost, 0, 0, 0.0, limit_ms, int(TRAFFIC.n_ubatch))
+    assert plan.counts[0] == largest_chunk(cost, 0, 0, 0.0, 0.0, limit_ms, int(TRAFFIC.n_ubatch))
     # that it is given up costs no more than what was quiet
     assert plan.info.abort_ms > 0.0
     never = knobs._replace(abortable=False)

@@ -22,7 +22,8 @@ SLOW = ["cpu-2core-0.5b", "cpu-2core-amx-0.5b"]
 
 
 def beside_one(
-    name: str, *, streams: int = 1, late_ms: float = 0.0, prompt: int = 4000, cost=None, **changes
+    name: str, *, streams: int = 1, late_ms: float = 0.0, waited_ms: float = 0.0,
+    prompt: int = 4000, cost=None, **changes
 ):  # fmt: skip
     """A plan beside streams of program 1, and a long prompt of program 2."""
     cost = known(name) if cost is None else cost
@@ -30,6 +31,7 @@ def beside_one(
     for s in range(streams):
         put(state, s, 0, 100, 99)
         state.program[s] = 1
+        state.t_last_ns[s] = NOW - int(1e6 * waited_ms)
         memory.late_ms[s], memory.told_ns[s] = late_ms, state.t_last_ns[s]
     put(state, 5, 0, prompt, 0)
     state.program[5] = 2
@@ -77,6 +79,16 @@ def test_a_tick_of_sixty_ms_is_filled_where_a_whole_graph_takes_longer(graph_ms:
     tokens, delay = beside_one("h200-moe", cost=cost)
     assert worthwhile_chunk(cost, 0.0, 2048) < tokens <= GRAPH
     assert 57.0 <= delay <= 60.0
+
+
+@pytest.mark.parametrize("waited_ms", [0.0, 1.5, 8.0])
+def test_a_chunk_beyond_the_cap_is_a_worthwhile_one(waited_ms: float) -> None:
+    """A chunk of 48 tokens took as long as one of 64, and a slow stream waited for it as well."""
+    for name in SLOW:
+        tokens, delay = beside_one(name, waited_ms=waited_ms)
+        chunk, _ = worthwhile(name)
+        alone = predict(known(name), 0, 1, 0, 500)
+        assert tokens >= chunk or delay <= 1.2 * alone * 1.02
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

@@ -174,6 +174,7 @@ class Kept(Record):
     look_of: int  # decoders
     look_rows: int  # that are merged
     longest_ms: float  # of a tick with a chunk beside these streams (`umaserve.policy.pace`)
+    worthwhile: int  # tokens of that chunk; 0 = no cost is known
     # of chunks of interactive prompts (`without_streams.note_given_up`)
     given_up: int  # how many on end were given up for whoever came
     given_up_ns: int  # when the last one was; 0 = none

@@ -68,9 +68,11 @@ def longest_ms(knobs, cost, memory, base_ms, mean, graph):
     Background has the smallest worthwhile chunk.  On an accelerator, a prompt that somebody waits
     for has more, in a tick of `LONG_MS` at most.  Most of the tokens that libllama computes at once
     (``graph``) are enough.  ``mean``, the pace of the streams, where no chunk's cost is known.
+    Also keeps the tokens of the smallest worthwhile chunk in ``memory``.
     """
     past = memory.past[KIND_PROMPT]
     chunk = worthwhile_chunk(cost, past, knobs.n_batch)
+    memory.kept.worthwhile = chunk
     if chunk == 0:
         return mean, mean
     least = longest = base_ms + predict(cost, 0, 0, chunk, past)

@@ -62,7 +62,7 @@ def plan_prompts(state, tick, knobs, cost, memory, plan, bounds):
     if back_prompts:
         left = min(waiting_tokens(state, memory, KIND_BACK_PROMPT), bounds.background_tokens, room)
     if left > 0 and found[KIND_BACK_DECODE] == 0:
-        more = largest_chunk(cost, 0, 0, kv, limit, chunk + left) - chunk
+        more = largest_chunk(cost, 0, 0, kv, kv, limit, chunk + left) - chunk
     if left > 0 and more <= 0 and late_prompts:
         more = min(MIN_CHUNK, left)
     if more > 0:
@@ -117,7 +117,7 @@ def _blind_or_largest(cost, rows, kv, limit, most):
     """The largest chunk within the limit; a small one where nobody knows what it takes."""
     if predict(cost, 0, rows, most, kv) <= 0.0:
         return min(BLIND_CHUNK, most)
-    chunk = largest_chunk(cost, 0, rows, kv, limit, most)
+    chunk = largest_chunk(cost, 0, rows, kv, kv, limit, most)
     # a floor, so that a cost once learned too high is found out
     return max(chunk, min(MIN_CHUNK, most))
 

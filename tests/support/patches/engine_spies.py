@@ -223,3 +223,27 @@ def kept_domains(path: str) -> None:
         say(path, self.store.domains())
 
     Prefixes.park, Prefixes.unpark = parked, unparked
+
+
+@once_numba_may_load
+def spied_filled_ticks(path: str) -> None:
+    """After each tick: its tokens, those of nobody's behind them, and what is left of these.
+
+    A tick of a few tokens is believed to take a second, and a filled one a millisecond.
+    """
+    from umaserve.engine.loop.engine import Engine
+    from umaserve.policy.cost.model import PROMPT_EDGES, TILED, prompt_class
+
+    tick, filled = Engine.tick, prompt_class(TILED)
+
+    def spied(self: Any, most: int = 1) -> bool:
+        mean, count = self.cost.mean[0, 0], self.cost.count[0, 0]
+        mean[1:filled], mean[filled], count[1 : filled + 1] = 1000.0, 1.0, 32.0
+        self.cost.tokens[0, 0] = PROMPT_EDGES
+        ran = tick(self)
+        facts, spare = max(self.work.facts, key=lambda each: each.decoded_ns), self.loaded.n_seq
+        left = self.loaded.context.seq_pos_max(spare)
+        say(path, int(facts.tokens), int(facts.filled), left)
+        return ran
+
+    Engine.tick = spied  # type: ignore[method-assign]

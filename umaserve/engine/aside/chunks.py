@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from umaserve.policy.processor.slices import TILED
+from umaserve.policy.cost.model import TILED
 
 PIECE_MS = 1000.0  # of a piece that nobody interactive waits behind
 LEAST = 8  # tokens of it

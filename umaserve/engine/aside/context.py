@@ -17,7 +17,7 @@ from umaserve.engine.native import abort
 from umaserve.engine.native.batch import Batch
 from umaserve.models.kv_shape import padded
 from umaserve.models.needs import available_bytes, gib
-from umaserve.policy.processor.slices import TILED
+from umaserve.policy.cost.model import TILED
 
 # tokens of a chunk at most, each with a row of logits.  From `TILED` on libllama's attention
 # on a processor has another kernel.  A text is computed in chunks that are as long, as it would be

@@ -21,7 +21,7 @@ from umaserve.engine.cells.sequences import Sequences
 from umaserve.engine.constraints.constraints import CODE
 from umaserve.engine.drafting.opening import tell_of_failure
 from umaserve.engine.drafting.records import domain_number
-from umaserve.engine.model.abilities import keeps_state
+from umaserve.engine.model.abilities import can_fill_up, keeps_state
 from umaserve.engine.model.costs.cost_file import CostFile, identity
 from umaserve.engine.model.costs.cost_keeper import CostKeeper
 from umaserve.engine.model.loaded import Setup
@@ -45,7 +45,7 @@ from umaserve.engine.start.thread_choice import ThreadLooks
 from umaserve.engine.start.warmup import FirstRow, compile_the_rest
 from umaserve.engine.ticks import records
 from umaserve.engine.ticks.run import Ticks
-from umaserve.policy.cost.model import CostModel
+from umaserve.policy.cost.model import TILED, CostModel
 from umaserve.policy.without_streams import note_given_up
 from umaserve.sampling.params import SamplerTable
 from umaserve.wire import messages as m
@@ -77,6 +77,7 @@ class Engine:
         self.admission = Admission(setup, self.samplers)
         self.admission.on_row = self._arrive
         self.cost = CostModel.unknown()
+        self.cost.filled[0] = TILED if can_fill_up(loaded) else 0
         self.cost_keeper = CostKeeper(loaded.places, self.cost)
         self.custom = CustomPolicy(setup)
         self.sequences = Sequences(loaded)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from umaserve.policy.processor.slices import SLICED_CHUNK, TILED
+from umaserve.policy.cost.model import TILED
+from umaserve.policy.processor.slices import SLICED_CHUNK
 
 # tokens of one llama_decode; the largest that keeps to CHUNK_MS
 CHUNKS = (SLICED_CHUNK, 64, 32, 16)
 CHUNK_MS = 400.0  # a chunk of 16 tokens costs half as much again, per token, as one of 128
 FIRST_CHUNK = 32  # while the rate is unknown
 RATE_WEIGHT = 0.25  # of a new chunk in the running mean
+DEEP = 256  # cells before a chunk, from which on it has no fewer than `TILED` tokens
 HARDLY_MORE = 1.15  # times the tokens that a chunk may have: counts as so many
 
 
@@ -46,9 +48,10 @@ class Pace:
         elif tokens >= CHUNKS[-1]:  # a few tokens cost nearly as much as many
             self.ms_per_token += RATE_WEIGHT * (rate - self.ms_per_token)
 
-    def chunk(self) -> int:
-        """Tokens of the next chunk: as many as take ``CHUNK_MS``."""
+    def chunk(self, past: int) -> int:
+        """Tokens of the next chunk behind ``past`` cells: as many as take ``CHUNK_MS``."""
+        least = TILED if past >= DEEP else CHUNKS[-1]
         if not self.ms_per_token:
-            return FIRST_CHUNK
+            return max(FIRST_CHUNK, least)
         fits = (n for n in CHUNKS if n * self.ms_per_token <= CHUNK_MS)
-        return next(fits, CHUNKS[-1])
+        return max(next(fits, CHUNKS[-1]), least)

@@ -25,7 +25,7 @@ from umaserve.engine.native.status import DECODED, GIVEN_UP, NO_KV_SLOT
 from umaserve.engine.samplers.first_token import FirstTokens
 from umaserve.jit.record import address_of
 from umaserve.llama import Context
-from umaserve.policy.cost.model import CHUNK_SIZES, CostModel, doubt_larger, learn_part
+from umaserve.policy.cost.model import CHUNK_SIZES, TILED, CostModel, doubt_larger, learn_part
 from umaserve.wire import memory_order
 from umaserve.wire import table as t
 
@@ -254,9 +254,9 @@ class PrefillThread:
         granted = int(orders.grant[0])
         memory_order.loads_first()
         self.by_loop = bool(orders.gate.by_loop)
-        most = granted if self.by_loop else self.pace.chunk()
+        most = granted if self.by_loop else self.pace.chunk(prompt.past)
         n = min(most, left, self._chunk_most)
-        if self.by_loop and n > 0:
+        if self.by_loop and n > 0 or n >= TILED:
             n = even_share(left, n, prompt.strictly)
         if n <= 0:
             return None

@@ -35,7 +35,7 @@ def learn_tick(cost, memory, info, facts, past, wall_ms):
         return
     note_done(memory, info)
     decoding = facts.decoding_rows + facts.drafted
-    prompt_tokens, laden = facts.tokens - decoding, info.passengers > 0
+    prompt_tokens, laden = facts.tokens + facts.filled - decoding, info.passengers > 0
     if not facts.disturbed and not facts.drafted:
         learn_tails(cost, info, decoding, prompt_tokens, wall_ms)
     if not facts.disturbed or laden and wall_ms < RELIEVED * info.predicted_ms:

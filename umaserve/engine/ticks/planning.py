@@ -15,6 +15,7 @@ from umaserve.engine.prefill.chunk_stack import run_parts, waits
 from umaserve.jit.compiled import INNER, PHASE, njit
 from umaserve.policy.base import BANDWIDTH, Tick
 from umaserve.policy.bytes import bandwidth
+from umaserve.policy.cost.prediction import is_filled
 from umaserve.policy.guarded import plan_tick
 from umaserve.wire import table as t
 
@@ -157,11 +158,17 @@ def fill_batch(loop):
     apart = flight.context != loop.native.context
     if apart:
         batch.seq[:in_batch] = 0
-    elif entries == 1 and outputs == 1 and facts.cells_used == 0:
-        batch.n_tokens[0] = fill_up(
-            in_batch, flight.width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
-        )
     read, attended = _reads(entries, plan, loop.columns, loop.drafts)
+    facts.filled = 0
+    if entries == 1 and not apart:
+        width = flight.width if outputs == 1 and facts.cells_used == 0 else 0
+        free, past = fixed.n_ctx - facts.cells_used, attended / in_batch
+        if rows == 0 and _fills(loop.cost, flight.mode, free, in_batch, past):
+            width = int(loop.cost.filled[0])
+            facts.filled = width - in_batch
+        batch.n_tokens[0] = fill_up(
+            in_batch, width, fixed.spare, batch.token, batch.pos, batch.seq, batch.logits
+        )
     header.tick_start_ns = header.heartbeat_ns = started
     header.busy = BUSY_DECODE
     facts.tokens, facts.outputs, facts.decoding_rows = in_batch, outputs, rows
@@ -171,6 +178,12 @@ def fill_batch(loop):
     note_shape(flight, knobs, loop.cost, loop.memory, rows, facts, plan.info)
     if apart:
         facts.disturbed = 1
+
+
+@njit(**INNER)
+def _fills(cost, mode, free, prompt, past):
+    """Whether tokens of nobody's behind a prompt's shorten the tick, and have ``free`` cells."""
+    return free >= cost.filled[0] and is_filled(cost, mode, prompt, past)
 
 
 @njit(**INNER)

@@ -85,6 +85,7 @@ class Facts(Record):
     decoded_ns: int
     sampled_ns: int
     tokens: int
+    filled: int  # tokens of nobody's behind them
     outputs: int  # rows with logits
     decoding_rows: int
     drafted: int  # tokens behind theirs that were drafted

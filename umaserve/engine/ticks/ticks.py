@@ -15,6 +15,7 @@ from umaserve.engine.native.calls import (
     call_i32_ptr_ptr,
     call_i64_ptr,
     call_i64_ptr_i32,
+    cut_end,
     now_ns,
     readable,
     stores_first,
@@ -118,6 +119,8 @@ def decode(loop, resumed):
         call_workers(loop.pool, flight.outputs_sent)
         call_i64_ptr(native.synchronize, flight.context)
     facts.decoded_ns = now_ns(native)
+    if facts.filled:
+        cut_end(native, loop.fixed.spare, 0)
     armed = abort.armed
     abort.armed = 0
     header.busy = BUSY_IDLE

@@ -3,8 +3,8 @@
 The cost of a batch is neither linear nor monotonic in its size: eight rows can be cheaper than
 five.  Therefore no curve is fitted.  There is one running mean for each shape of batch, by decoding
 rows, prompt tokens and mode (all threads, or a prompt beside the ticks).  Only the part that grows
-with the KV cells that each token attends to (``past``) is taken as linear, with one slope for all.
-`prediction` reads the means.
+with the KV cells that each token attends to (``past``) is taken as linear.  It has a slope for
+batches of fewer than `TILED` tokens, and another for larger ones.  `prediction` reads the means.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ import numpy as np
 from umaserve.jit.compiled import INNER, njit
 from umaserve.jit.record import Record
 
-# largest number of decoding rows, and of prompt tokens, in each class
+# largest number of decoding rows, and of prompt tokens, in each class; `TILED` begins one
 ROW_EDGES = np.array([*range(9), 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 1 << 20], np.int64)
 PROMPT_EDGES = np.array(
-    [*range(9), 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096,
-     1 << 20], np.int64
+    [*range(9), 12, 16, 24, 32, 48, 63, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+     4096, 1 << 20], np.int64
 )  # fmt: skip
 N_ROWS, N_PROMPTS = ROW_EDGES.size, PROMPT_EDGES.size
 MODES = 2
+# From so many tokens of a batch on, libllama's attention on a processor has a faster kernel
+# (``ggml_compute_forward_flash_attn_ext_tiled``): behind 2,000 cells 64 take a seventh of 63's time
+TILED = 64
 
 SURE = 2.0  # ticks after which a shape's mean is believed
 SLOWEST = 1 / 32  # weight of a new tick at least
 WILD = 2.5  # a tick this many times its shape's mean counts as that many times, no more
-STALLED = 0.5  # a tick so far off its shape's mean says nothing about the slope
+STALLED = 0.5  # a tick so far off its prediction says nothing about the slope
 STALLS, LEAST_OFF = 3.0, 0.01  # deviations (and shares of the mean) that one tick counts as at most
-FLAT = 200.0  # squares that the slope has to outweigh
+FLAT = (20.0, 200.0)  # squares that each slope has to outweigh
 FORGET = 0.998  # of the sums behind the slope, per tick
 # Other programs come and go, so confidence ages: what was not seen lately is looked at again.
 MOST_SURE = 32.0  # counts go no further
@@ -82,9 +85,11 @@ class CostModel(NamedTuple):
 
     Of all ticks:
 
-    - ``slope`` float64[3]: sums xy and xx, and ms per token and thousand cells.
+    - ``slope`` float64[2, 3]: sums xy and xx, and ms per token and thousand cells (`TILED`).
     - ``error`` float64[2]: running mean of |predicted - measured| / measured, and its count.
     - ``ticks`` float64[1]: since counts faded.
+
+    Not learned: ``filled`` float64[1], tokens up to which a short prompt's tick is filled, or 0.
     """
 
     mean: np.ndarray
@@ -100,6 +105,7 @@ class CostModel(NamedTuple):
     parts: np.ndarray
     tails: np.ndarray
     tail_counts: np.ndarray
+    filled: np.ndarray
 
     @classmethod
     def unknown(cls) -> CostModel:
@@ -107,7 +113,8 @@ class CostModel(NamedTuple):
         arrays = [np.zeros(shape) for _ in range(6)]
         chunks = [np.zeros(CHUNK_SIZES.size) for _ in range(2)]
         tails = Tail.several(N_ROWS), np.zeros((N_ROWS, TAIL_CLASSES))
-        return cls._make([*arrays, np.zeros(3), np.zeros(2), np.zeros(1), *chunks, *tails])
+        of_all = np.zeros((2, 3)), np.zeros(2), np.zeros(1)
+        return cls._make([*arrays, *of_all, *chunks, *tails, np.zeros(1)])
 
     @classmethod
     def of(cls, numbers: Mapping[str, np.ndarray]) -> CostModel:
@@ -120,20 +127,21 @@ class CostModel(NamedTuple):
         return made
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """All of it as float64, by field: views, in which a record's fields are the last axis."""
+        """All that was learned as float64, by field: views; a record's fields are the last axis."""
         return {
             name: array.view(np.float64).reshape(*array.shape, -1) if array.dtype.names else array
             for name, array in self._asdict().items()
+            if name != "filled"
         }
 
     def forget(self) -> None:
         """Start over, for instance after ticks that were not representative."""
-        for array in self:
+        for array in self.numbers().values():
             array[...] = 0.0
 
     def copy_from(self, other: CostModel) -> None:
-        for mine, theirs in zip(self, other, strict=True):
-            mine[...] = theirs
+        for name, theirs in other.numbers().items():
+            self.numbers()[name][...] = theirs
 
     def doubt(self) -> None:
         """Believe it no more than after a long absence: for costs of an earlier run."""
@@ -164,8 +172,9 @@ def _class_of(edges, n):
 @njit(nogil=True, cache=True)
 def at_fill(cost, mode, r, p, rows, prompt, past):
     """The mean of a known shape, moved to this fill of the KV cache."""
+    tokens = rows + prompt
     value = cost.mean[mode, r, p]
-    value += cost.slope[2] * (rows + prompt) * (past - cost.kv[mode, r, p]) / 1000.0
+    value += cost.slope[int(tokens >= TILED), 2] * tokens * (past - cost.kv[mode, r, p]) / 1000.0
     return max(value, 0.3 * cost.mean[mode, r, p])
 
 
@@ -186,6 +195,8 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
         cost.count[mode, r, p] = 1.0
         return
     expected = at_fill(cost, mode, r, p, rows, prompt, past)
+    kind = int(rows + prompt >= TILED)
+    slope = cost.slope[kind]
     x = (rows + prompt) * (past - cost.kv[mode, r, p]) / 1000.0
     if n == 1.0:
         bounded = min(wall_ms, expected)  # the first of a shape often pays for buffers
@@ -194,15 +205,14 @@ def learn(cost, mode, rows, prompt, past, wall_ms):
         miss = abs(wall_ms - expected) / wall_ms
         cost.error[1] = min(cost.error[1] + 1.0, 1000.0)
         cost.error[0] += (miss - cost.error[0]) / min(cost.error[1], 200.0)
-        mean = cost.mean[mode, r, p]
-        y = bounded - mean
-        if abs(x) > 0.05 and abs(y) < STALLED * mean:
-            cost.slope[0] = cost.slope[0] * FORGET + x * y
-            cost.slope[1] = cost.slope[1] * FORGET + x * x
+        y = bounded - cost.mean[mode, r, p]
+        if abs(x) > 0.05 and abs(bounded - expected) < STALLED * expected:
+            slope[0] = slope[0] * FORGET + x * y
+            slope[1] = slope[1] * FORGET + x * x
             # a weight of its own keeps a few ticks from making a slope
-            cost.slope[2] = max(cost.slope[0] / (cost.slope[1] + FLAT), 0.0)
+            slope[2] = max(slope[0] / (slope[1] + FLAT[kind]), 0.0)
     weight = max(1.0 / (n + 1.0), SLOWEST)
-    level = bounded - cost.slope[2] * x
+    level = bounded - slope[2] * x
     # decoders that take turns, merged for a look: noise only adds, so what was learned is old
     unused = rows > 1 and prompt == 0 and n < IN_USE
     relieved = n >= SURE and level < RELIEVED * cost.mean[mode, r, p] and (n <= FADED or unused)

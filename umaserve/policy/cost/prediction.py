@@ -19,6 +19,8 @@ PIECES, PIECES_COST = 8, 1.05
 # Several rows take at most as many times what they take in turns: more than that was measured while
 # others ran.  So much is worth a look (`sweet_spot.LOOK_AT_MOST`), and they are not merged for it.
 IN_TURNS_COST = 1.25
+# Of a short prompt's time, which a filled tick must not exceed; its fewest tokens.
+FILLED_COST, FILLED_FROM = 0.9, 8
 
 
 @njit(nogil=True, cache=True)
@@ -30,6 +32,27 @@ def is_known(cost, mode, rows, prompt):
 @njit(nogil=True, cache=True)
 def predict(cost, mode, rows, prompt, past):
     """Expected wall time in ms of a tick; 0.0 where nothing is known that it could follow from."""
+    if rows == 0 and is_filled(cost, mode, prompt, past):
+        return _unfilled(cost, mode, 0, int(cost.filled[0]), past)
+    return _unfilled(cost, mode, rows, prompt, past)
+
+
+@njit(nogil=True, cache=True)
+def is_filled(cost, mode, prompt, past):
+    """Return whether a tick of ``prompt`` tokens of a sequence takes less with more tokens.
+
+    It is filled up to ``cost.filled`` with tokens of nobody's then.
+    """
+    most = int(cost.filled[0])
+    if not FILLED_FROM <= prompt < most:
+        return False
+    own = _unfilled(cost, mode, 0, prompt, past)
+    return 0.0 < _unfilled(cost, mode, 0, most, past) <= FILLED_COST * own
+
+
+@njit(**INNER)
+def _unfilled(cost, mode, rows, prompt, past):
+    """Expected ms of a tick of exactly so many tokens."""
     if rows + prompt == 0:
         return 0.0
     if prompt == 0:
@@ -155,10 +178,18 @@ def _between(low, high, t0, t1, t):
     return low + (high - low) * (t - t0) / max(t1 - t0, 1.0)
 
 
+@njit(**INNER)
+def predict_both(cost, mode, rows, row_past, prompt, past):
+    """`predict` where each row attends to ``row_past`` cells and each prompt token to ``past``."""
+    mean = (rows * row_past + prompt * past) / max(rows + prompt, 1)
+    return predict(cost, mode, rows, prompt, mean)
+
+
 @njit(nogil=True, cache=True)
-def largest_chunk(cost, mode, rows, past, limit_ms, most):
+def largest_chunk(cost, mode, rows, row_past, past, limit_ms, most):
     """The largest number of prompt tokens, up to ``most``, with which a tick stays in the limit.
 
+    Each of the ``rows`` attends to ``row_past`` cells, and each of the tokens to ``past``.
     Sizes are the upper ends of the classes, quarters between two of them, or ``most``.  Shapes that
     repeat are shapes that are known.  0 where not even one token fits, or nothing is known.
     """
@@ -167,7 +198,7 @@ def largest_chunk(cost, mode, rows, past, limit_ms, most):
         tokens = min(PROMPT_EDGES[i], most)
         if tokens <= best:
             break
-        ms = predict(cost, mode, rows, tokens, past)
+        ms = predict_both(cost, mode, rows, row_past, tokens, past)
         if 0.0 < ms <= limit_ms:
             best = tokens
         if tokens == most:
@@ -177,7 +208,7 @@ def largest_chunk(cost, mode, rows, past, limit_ms, most):
     step = (PROMPT_EDGES[prompt_class(best) + 1] - best) // 4
     for _ in range(3):
         tokens = min(best + step, most)
-        ms = predict(cost, mode, rows, tokens, past)
+        ms = predict_both(cost, mode, rows, row_past, tokens, past)
         if step == 0 or not 0.0 < ms <= limit_ms:
             break
         best = tokens
@@ -200,7 +231,8 @@ def efficient_chunk(cost, past, limit_ms, most, share):
                 if turn == 0:
                     best = max(best, rate)
                 elif rate >= share * best:
-                    return tokens
+                    filled = is_filled(cost, 0, tokens, past)
+                    return min(int(cost.filled[0]), most) if filled else tokens
             if tokens == most:
                 break
     return 0

@@ -27,17 +27,13 @@ from umaserve.policy.base import (
     SINCE_DECODE,
     SLICES,
 )
-from umaserve.policy.cost.model import CHUNK_SIZES, chunk_class
+from umaserve.policy.cost.model import CHUNK_SIZES, TILED, chunk_class
 from umaserve.policy.cost.prediction import largest_chunk
 from umaserve.policy.latency_guard import EARNED, SPARE, strictest_cap
 
 from .offload import list_prompts
 
 SLICED_CHUNK = 128  # tokens of a chunk at most
-# from so many tokens on libllama's attention on a processor has a kernel that is several times as
-# fast (``ggml_compute_forward_flash_attn_ext_tiled``).  With fewer, that part grows with the
-# context beyond all others
-TILED = 64
 FORGOTTEN = 0.99  # of what the longest part of a smaller chunk took, for each tick that one waits
 CHANGE = 1.3  # times as many tokens it takes to change from one way to the other
 NEEDED = GUARD + LANES + SLICES
@@ -164,6 +160,7 @@ def _too_long(state, knobs, cost, memory, chunk):
 def _pay(state, knobs, cost, memory, chunk):
     """Whether slices compute more than tokens merged into the ticks; unknown, they are tried."""
     n, past = memory.found[KIND_DECODE], memory.past[KIND_DECODE]
+    behind = memory.past[KIND_BACK_PROMPT]
     base = memory.round_ms[0, n]
     if base <= 0.0:
         return False  # nothing is bounded yet
@@ -180,7 +177,8 @@ def _pay(state, knobs, cost, memory, chunk):
     for share, times in ((1.0 - EARNED, cap), (EARNED, late)):
         # ticks vary, and on the edge of the cap every other one leaves no room for a token
         ms = min(times * base, knobs.tick_budget_ms) - SPARE * base
-        merged += share * largest_chunk(cost, 0, g, past, memory.alone_ms[0, g] + ms, knobs.n_batch)
+        limit = memory.alone_ms[0, g] + ms
+        merged += share * largest_chunk(cost, 0, g, past, behind, limit, knobs.n_batch)
         if ms >= cost.longest[i]:
             sliced += share * chunk / cost.parts[i] * _used(ms, cost.longest[i])
     for s in range(memory.kind.shape[0]):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from umaserve.jit.compiled import INNER, njit
 from umaserve.policy.base import KIND_BACK_DECODE, KIND_BACK_PROMPT, SINCE_DECODE, SINCE_PROMPT
-from umaserve.policy.cost.prediction import largest_chunk, predict
+from umaserve.policy.cost.prediction import largest_chunk, predict, predict_both
 from umaserve.policy.fairness import is_late
 from umaserve.policy.prompts import MIN_CHUNK, waiting_tokens
 
@@ -95,7 +95,9 @@ def _rows(cost, streams, background, ms):
     """Background rows that take ``ms`` more, and whether in a tick of their own."""
     most = min(min(background.decoders, background.rows - streams.rows), background.room)
     for k in range(most, 0, -1):
-        together = predict(cost, streams.mode, streams.rows + k, background.chunk, streams.past)
+        together = predict_both(
+            cost, streams.mode, streams.rows + k, streams.past, background.chunk, streams.behind
+        )
         if 0.0 < together <= streams.ms + ms:
             return k, False
     if background.chunk == 0:
@@ -111,10 +113,10 @@ def _tokens(cost, streams, background, rows, ms):
     left = min(background.tokens, background.room - rows)
     chunk = background.chunk
     if rows or chunk:
-        together = streams.rows + rows
+        together, limit_ms = streams.rows + rows, streams.ms + ms
         most = largest_chunk(
-            cost, streams.mode, together, streams.past, streams.ms + ms, chunk + left
-        )  # fmt: skip
+            cost, streams.mode, together, streams.past, streams.behind, limit_ms, chunk + left
+        )
         return max(most - chunk, 0), False
     fits = chunk_within(cost, streams, ms, left)
     return fits.tokens, fits.apart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from umaserve.jit.compiled import INNER, njit
-from umaserve.policy.base import ERROR_BUDGET, GUARD, KIND_DECODE
+from umaserve.policy.base import ERROR_BUDGET, GUARD, KIND_BACK_PROMPT, KIND_DECODE, KIND_PROMPT
 from umaserve.policy.latency_guard import allowance
 
 
@@ -25,6 +25,7 @@ class Streams(NamedTuple):
     mode: int
     rows: int
     past: float  # KV cells that each row attends to
+    behind: float  # that each token of the prompts attends to which wait
     ms: float  # of a tick of these rows alone; 0.0 = unknown
     guarded: bool  # the latency guard bounds the tick, not only the tick budget
 
@@ -45,7 +46,8 @@ def streams_of(knobs, memory, bounds):
     rows = min(memory.group[bounds.mode, n], bounds.tokens)
     ms = memory.alone_ms[bounds.mode, rows]
     guarded = ms > 0.0 and knobs.features & GUARD != 0
-    return Streams(bounds.mode, rows, memory.past[KIND_DECODE], ms, guarded)
+    behind = memory.past[KIND_PROMPT if memory.found[KIND_PROMPT] else KIND_BACK_PROMPT]
+    return Streams(bounds.mode, rows, memory.past[KIND_DECODE], behind, ms, guarded)
 
 
 @njit(**INNER)

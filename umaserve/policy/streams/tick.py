@@ -25,7 +25,7 @@ from umaserve.policy.processor.slices import grant_slice
 from umaserve.policy.prompts import add_prompts
 from umaserve.policy.urgency import charge
 
-from .chunk import Chunk, interactive_chunk
+from .chunk import Chunk, interactive_chunk, merged_ms
 from .ride import background_of, choose_ride
 from .slack import Slack, slack_of, streams_of
 
@@ -87,9 +87,8 @@ def plan_streams(state, tick, knobs, cost, memory, plan, bounds):
 def _added_ms(cost, streams, chunk):
     """Predicted ms by which a chunk delays the streams."""
     if chunk.apart:
-        return predict(cost, streams.mode, 0, chunk.tokens, streams.past)
-    whole = predict(cost, streams.mode, streams.rows, chunk.tokens, streams.past)
-    return max(whole - streams.ms, 0.0)
+        return predict(cost, streams.mode, 0, chunk.tokens, streams.behind)
+    return max(merged_ms(cost, streams, chunk.tokens) - streams.ms, 0.0)
 
 
 @njit(**INNER)

@@ -95,7 +95,7 @@ class CostFile:
             with open_to_read(self.path) as file, np.load(file, allow_pickle=False) as stored:
                 if str(stored["key"]) != self.key:
                     return False
-                arrays = {name: stored[name] for name in CostModel._fields}
+                arrays = {name: stored[name] for name in cost.numbers()}
                 kept = CostModel.of(arrays)
                 runs = stored["runs"] if "runs" in stored else np.zeros(0)
         except Exception:  # numpy, zipfile, zlib and tokenize each have their own for damage

@@ -77,7 +77,7 @@ class Engine:
         self.admission = Admission(setup, self.samplers)
         self.admission.on_row = self._arrive
         self.cost = CostModel.unknown()
-        self.cost.filled[0] = TILED if can_fill_up(loaded) else 0
+        self.cost.filled[0] = TILED if can_fill_up(loaded, TILED) else 0
         self.cost_keeper = CostKeeper(loaded.places, self.cost)
         self.custom = CustomPolicy(setup)
         self.sequences = Sequences(loaded)

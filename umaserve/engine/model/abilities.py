@@ -6,7 +6,6 @@ from typing import Any
 
 from umaserve.llama import Context, Model
 from umaserve.models.states import GO_BACK, RESERVED
-from umaserve.policy.cost.model import TILED
 from umaserve.wire import messages as m
 
 from .loaded import Loaded
@@ -23,14 +22,14 @@ def why_not_plain(loaded: Loaded) -> str:
     return why_no_plain_model(loaded.library.lib, loaded.model.pointer)
 
 
-def can_fill_up(loaded: Loaded) -> bool:
-    """Whether ticks of fewer than `TILED` tokens may get some of nobody's, on a processor.
+def can_fill_up(loaded: Loaded, tokens: int) -> bool:
+    """Whether ticks of a processor may be filled up to ``tokens`` with tokens of nobody's.
 
     Rows of a model with a recurrent state are computed apart, by their number of tokens.
     """
     lib, model = loaded.library.lib, loaded.model.pointer
     has_spare = loaded.context.n_seq_max > loaded.n_seq
-    has_room = min(loaded.n_batch, loaded.n_ubatch) >= TILED
+    has_room = min(loaded.n_batch, loaded.n_ubatch) >= tokens
     is_fit = not keeps_state(lib, model) and not _why_no_decoder(lib, model)
     return loaded.on_processor and has_spare and has_room and is_fit
 

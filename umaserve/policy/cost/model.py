@@ -127,7 +127,7 @@ class CostModel(NamedTuple):
         return made
 
     def numbers(self) -> dict[str, np.ndarray]:
-        """All that was learned as float64, by field: views; a record's fields are the last axis."""
+        """Views of all that was learned, float64, by field; a record's fields are the last axis."""
         return {
             name: array.view(np.float64).reshape(*array.shape, -1) if array.dtype.names else array
             for name, array in self._asdict().items()

@@ -19,7 +19,7 @@ PIECES, PIECES_COST = 8, 1.05
 # Several rows take at most as many times what they take in turns: more than that was measured while
 # others ran.  So much is worth a look (`sweet_spot.LOOK_AT_MOST`), and they are not merged for it.
 IN_TURNS_COST = 1.25
-# Of a short prompt's time, which a filled tick must not exceed; its fewest tokens.
+# share of a short prompt's time that a filled tick takes at most, and the least of its tokens
 FILLED_COST, FILLED_FROM = 0.9, 8
 
 
@@ -39,9 +39,9 @@ def predict(cost, mode, rows, prompt, past):
 
 @njit(nogil=True, cache=True)
 def is_filled(cost, mode, prompt, past):
-    """Return whether a tick of ``prompt`` tokens of a sequence takes less with more tokens.
+    """Return whether a tick of ``prompt`` tokens of one sequence takes less where it is filled.
 
-    It is filled up to ``cost.filled`` with tokens of nobody's then.
+    It is filled up to ``cost.filled`` tokens, with tokens of nobody's.
     """
     most = int(cost.filled[0])
     if not FILLED_FROM <= prompt < most:

@@ -25,7 +25,7 @@ class Streams(NamedTuple):
     mode: int
     rows: int
     past: float  # KV cells that each row attends to
-    behind: float  # that each token of the prompts attends to which wait
+    behind: float  # KV cells that each token of a waiting prompt attends to
     ms: float  # of a tick of these rows alone; 0.0 = unknown
     guarded: bool  # the latency guard bounds the tick, not only the tick budget
 

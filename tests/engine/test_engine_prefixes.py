@@ -97,7 +97,8 @@ def test_prompts_that_come_together_wait_for_the_one_that_computes_what_they_sha
 
 def test_a_follower_goes_on_when_the_one_it_waits_for_is_cancelled(engine, oracle):
     prompts = ["# one leaves\n" + 3 * SHARED + f"# number {i}\n" for i in range(2)]
-    fields = {"domain": SCOPE, "max_tokens": 8, "sampling": m.Sampling(temperature=0.0, ignore_eos=True)}
+    endless = m.Sampling(temperature=0.0, ignore_eos=True)
+    fields = {"domain": SCOPE, "max_tokens": 8, "sampling": endless}
     first, second = engine.submit_together(prompts, **fields)
     engine.send(m.Cancel(first))
     engine.wait(second)

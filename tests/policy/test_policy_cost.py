@@ -25,6 +25,7 @@ from umaserve.policy.cost.model import (
 )
 from umaserve.policy.cost.prediction import (
     FILLED_COST,
+    FILLED_PAST,
     IN_TURNS_COST,
     efficient_chunk,
     is_filled,
@@ -173,11 +174,11 @@ def test_the_context_costs_few_tokens_more_than_many():
 
 def test_a_short_prompt_takes_no_longer_than_one_of_a_tile():
     cost = tiled(TILED)
-    for past in (0, 200, 1000, 1900):
+    for past in (FILLED_PAST, 200, 1000, 1900):
         whole = predict(cost, 0, 0, TILED, past)
         for tokens in range(8, TILED):
             assert predict(cost, 0, 0, tokens, past) <= whole / FILLED_COST
-    assert not is_filled(cost, 0, 32, 0) and is_filled(cost, 0, 32, 1000)
+    assert not is_filled(cost, 0, 63, FILLED_PAST - 1) and is_filled(cost, 0, 32, 1000)
     assert not is_filled(cost, 0, 7, 1000) and not is_filled(cost, 0, TILED, 1000)
     assert not is_filled(tiled(0), 0, 32, 1000)
 
